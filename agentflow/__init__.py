@@ -1,0 +1,1 @@
+"""AgentFlow: a laboratory for durable execution."""
