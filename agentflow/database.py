@@ -1,0 +1,231 @@
+"""Where PostgreSQL is, and the one door through which a named statement runs.
+
+What lives here: the pool, the door, what a lost connection means, and the boundary hook's call. What does not: what the
+statements say (`statements`), what their rows mean (`engine`). Isolation is READ COMMITTED and every statement commits by
+itself (autocommit), whatever the server's defaults are. Read `engine` next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from sqlalchemy import Engine as Alchemy
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import make_url
+
+from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
+from .log import log_event
+from .model import Boundary, Hook
+from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
+from .statements import LABORATORY, READS, TRANSACTIONS
+
+Row = dict[str, Any]
+
+# Set on each connection; a server that does not know one of them keeps its own (the last is unknown on some platforms).
+_SETTINGS = (
+    "SET default_transaction_isolation = 'read committed'",
+    "SET TimeZone = 'UTC'",
+    "SET client_connection_check_interval = '100ms'",
+)
+
+
+class Database:
+    """One PostgreSQL database and one pair of schemas in it.
+
+    `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
+    not answer. Raises BadName for a schema name that cannot be used.
+    """
+
+    def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
+            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit.")
+        self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
+        self.schema, self.patience = schema, patience
+        self.give_up = threading.Event()
+        self.alchemy: Alchemy = create_engine(
+            self.url,
+            isolation_level="AUTOCOMMIT",
+            pool_size=16,
+            max_overflow=48,
+            pool_use_lifo=True,
+            pool_reset_on_return=None,
+            connect_args={"connect_timeout": 5, "application_name": "agentflow"},
+        ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
+        event.listen(self.alchemy, "connect", _prepare_connection)
+        self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
+        _drop_in_children(self.alchemy)
+
+    def sql(self, name: str) -> str:
+        """The text that PostgreSQL gets for a transaction or read of this name."""
+        return self._texts[name]
+
+    def transact(
+        self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None
+    ) -> tuple[list[Row], bool]:
+        """The named statement was committed once more than before, or refused; its rows, and whether it was in doubt.
+
+        A lost connection leaves the outcome unknown, so the same guarded statement is issued again; the flag says that
+        this happened, and that an earlier issue may have been committed. Raises DatabaseAway (OutcomeUnknown if a
+        statement had been sent) when `patience` is over.
+        """
+        deadline, pause, in_doubt = time.monotonic() + self.patience, 0.0, False
+        while True:
+            if hook:
+                hook(boundary)
+            try:
+                rows = self.execute(name, params)
+            except DatabaseAway as away:
+                in_doubt = in_doubt or isinstance(away, OutcomeUnknown)
+                if hook:
+                    outcome = "unknown" if isinstance(away, OutcomeUnknown) else "refused"
+                    hook(replace(boundary, edge="after", outcome=outcome))  # type: ignore[arg-type]
+                if time.monotonic() + pause >= deadline or self.give_up.is_set():
+                    raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
+            else:
+                _log(rows, boundary)
+                if hook:
+                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
+                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
+                return rows, in_doubt
+            self.give_up.wait(pause)
+            pause = min(1.0, pause * 2 or 0.05)
+
+    def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """The rows of a named read; tried again like a transaction, with no boundary."""
+        return self.transact(name, params, Boundary(name, "before"))[0]
+
+    def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """One attempt at the named statement. Raises DatabaseAway or OutcomeUnknown, and names what else went wrong."""
+        with self._connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+            try:
+                return cursor.execute(self._texts[name], params, prepare=True).fetchall()
+            except psycopg.Error as error:
+                raise _named(error, connection, name, self) from error
+
+    def check(self) -> Row:
+        """What answers: server version, database, whether commits are durable. One attempt; raises DatabaseAway."""
+        with self._connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+            try:
+                return cursor.execute(_CHECK).fetchone() or {}
+            except psycopg.Error as error:
+                raise _named(error, connection, "check", self) from error
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            pooled = self.alchemy.raw_connection()
+        except Exception as error:
+            raise DatabaseAway(
+                f"PostgreSQL at {self.where} does not answer ({_first_line(error)}). Nothing was sent; start it "
+                "(`agentflow doctor` says which one is meant), then try again."
+            ) from error
+        connection: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
+        try:
+            yield connection
+        except BaseException:
+            if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                pooled.invalidate()
+                self.alchemy.dispose()  # its neighbours are as old as it was
+            raise
+        finally:
+            pooled.close()
+
+    def listen(self) -> psycopg.Connection[Any]:
+        """A connection of its own that hears when work arrives. Raises DatabaseAway."""
+        try:
+            target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name="agentflow")
+            connection.execute(f'LISTEN "{self.schema}"')
+            return connection
+        except psycopg.Error as error:
+            raise DatabaseAway(f"PostgreSQL at {self.where} does not answer ({_first_line(error)}).") from error
+
+    @property
+    def where(self) -> str:
+        """The address without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """No connection of the pool is open."""
+        self.alchemy.dispose()
+
+
+_CHECK = """\
+SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS version_number,
+       current_database() AS database, current_setting('fsync')::bool AS fsync,
+       current_setting('full_page_writes')::bool AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
+
+
+def _prepare_connection(connection: psycopg.Connection[Any], _record: Any) -> None:
+    for setting in _SETTINGS:
+        with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
+            connection.execute(setting)
+
+
+def _drop_in_children(alchemy: Alchemy) -> None:
+    """A forked child opens its own connections instead of sharing its parent's."""
+    if hasattr(os, "register_at_fork"):
+        reference = weakref.ref(alchemy)
+
+        def drop() -> None:
+            inherited = reference()
+            if inherited is not None:
+                inherited.dispose(close=False)
+
+        os.register_at_fork(after_in_child=drop)
+
+
+def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:
+    """A claim knows its workflow and token only afterwards."""
+    if boundary.transaction == "claim" and rows:
+        return {"workflow": rows[0]["id"], "token": rows[0]["fence_token"]}
+    return {}
+
+
+def _log(rows: list[Row], boundary: Boundary) -> None:
+    for row in rows:
+        if "outcome" in row and row.get("event") and row.get("inserted", True):
+            log_event(
+                row["event"],
+                workflow_id=row["id"],
+                n=row["n"],
+                transaction=boundary.transaction,
+                subject=boundary.subject,
+                worker_id=boundary.worker,
+                fence_token=row.get("fence_token") if row["event"] != "write_refused" else boundary.token,
+                recovered=row["held_by"] is not None if "held_by" in row else None,
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(getattr(error, "orig", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+_TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+
+
+def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str, database: Database) -> AgentFlowError:
+    """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
+    said = _first_line(error)
+    if connection.closed or connection.broken:
+        return OutcomeUnknown(f"{name}: the connection to {database.where} was lost ({said}); it may have been committed.")
+    if isinstance(error, _TRANSIENT):
+        return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+    if isinstance(error, psycopg.errors.UniqueViolation):
+        return DuplicateStep("?", 0, said)
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):
+        return SchemaMissing(f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`.")
+    return AgentFlowError(f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed.")

@@ -1,0 +1,182 @@
+"""Every exception of AgentFlow.
+
+What lives here: one root for errors (`AgentFlowError`), and the control flow that a workflow's own `except Exception`
+must not swallow, which therefore derives from BaseException. Each message says what happened, where, and what to do next.
+What does not live here: deciding when to raise. Read `model` next.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+
+class AgentFlowError(Exception):
+    """The root of all errors that AgentFlow raises on purpose."""
+
+
+class UnfaithfulValue(AgentFlowError, TypeError):
+    """A value would not come back from the database as it went in; nothing was written."""
+
+    def __init__(self, workflow: str, step: str, path: str, reason: str) -> None:
+        super().__init__(
+            f"workflow {workflow!r}, step {step!r}, path {path}: {reason}. Nothing was written; return plain JSON values "
+            "(dict with text keys, list, text, int, finite float, bool, None)."
+        )
+        self.workflow, self.step, self.path, self.reason = workflow, step, path, reason
+
+
+class BadName(AgentFlowError, ValueError):
+    """An id, name or key cannot be used; nothing was written."""
+
+
+class UnknownWorkflow(AgentFlowError, KeyError):
+    """No workflow has this id."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class IdTaken(AgentFlowError):
+    """The id already belongs to a workflow with another name or input."""
+
+
+class AlreadyFinished(AgentFlowError):
+    """Somebody else ended the workflow first; the message names the winner."""
+
+    def __init__(self, workflow: str, status: str, wanted: str) -> None:
+        super().__init__(
+            f"workflow {workflow!r} cannot be {wanted}: it is {status}. Nothing was changed; read it with get_workflow()."
+        )
+        self.workflow, self.status = workflow, status
+
+
+class EventRefused(AgentFlowError):
+    """The workflow already has an event of this name with another payload, or is finished."""
+
+
+class StepFailed(AgentFlowError):
+    """A step failed for good; this failure is its recorded result. A workflow may catch it and go on."""
+
+    def __init__(self, workflow: str, step: str, error: dict[str, Any]) -> None:
+        super().__init__(
+            f"workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {error.get('message')}. "
+            "Catch StepFailed to go on, or mend the cause and requeue the workflow."
+        )
+        self.workflow, self.step, self.error = workflow, step, error
+
+
+class DeterminismError(AgentFlowError):
+    """The workflow function asked for other steps than those that are recorded."""
+
+    def __init__(self, workflow: str, position: int, recorded: str, asked: str) -> None:
+        super().__init__(
+            f"workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was handed "
+            "out; deploy the code that began this workflow, or give the changed workflow a new name."
+        )
+        self.workflow, self.position, self.recorded, self.asked = workflow, position, recorded, asked
+
+
+class DuplicateStep(DeterminismError):
+    """The same step id was used twice in one run."""
+
+    def __init__(self, workflow: str, position: int, step: str) -> None:
+        super().__init__(workflow, position, f"{step} once", f"{step} again (put a counter into the id, such as {step}-2)")
+
+
+class StepMisuse(AgentFlowError, TypeError):
+    """A step was called in a way that cannot be made durable: async, nested, or from another thread."""
+
+
+class ActionMismatch(AgentFlowError):
+    """An idempotency key was used again with another action or other arguments."""
+
+
+class ToolRefused(AgentFlowError):
+    """Raised by a tool: it certainly did nothing, and will not. Recorded as the action's result."""
+
+
+class DatabaseAway(AgentFlowError):
+    """PostgreSQL did not answer for as long as we were willing to wait."""
+
+
+class OutcomeUnknown(DatabaseAway):
+    """The connection was lost after a statement was sent: it may have been committed, or may yet be."""
+
+
+class SchemaMissing(AgentFlowError):
+    """The database has no AgentFlow tables, or old ones."""
+
+
+class SchemaTooNew(AgentFlowError):
+    """The database was migrated by a newer AgentFlow."""
+
+
+class NotALaboratory(AgentFlowError):
+    """The database is not a laboratory's, so its rows are not ours to delete."""
+
+
+class ServerError(AgentFlowError):
+    """The embedded PostgreSQL cannot be installed, started or stopped."""
+
+
+class LostLease(BaseException):
+    """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
+
+    def __init__(self, workflow: str, transaction: str, reason: str) -> None:
+        super().__init__(
+            f"workflow {workflow!r}: {transaction} refused, {reason}. Nothing was changed; stop, another worker has it."
+        )
+        self.workflow, self.transaction, self.reason = workflow, transaction, reason
+
+
+class Suspend(BaseException):
+    """The workflow parks until an event arrives; no worker is held meanwhile.
+
+    Source: durable-py's Suspend, which is an Exception there; a broad `except` must not keep a worker.
+    """
+
+    def __init__(self, step_id: str, waiting_for: str) -> None:
+        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}")
+        self.step_id, self.waiting_for = step_id, waiting_for
+
+
+class Postponed(BaseException):
+    """An attempt failed and is recorded; the lease is released until the next attempt is due."""
+
+    def __init__(self, step_id: str, attempt: int, delay_seconds: float) -> None:
+        super().__init__(f"attempt {attempt} of {step_id!r} failed, the next one is due in {delay_seconds:g} s")
+        self.step_id, self.attempt, self.delay_seconds = step_id, attempt, delay_seconds
+
+
+class Stopping(BaseException):
+    """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
+
+
+class CrashInjected(BaseException):
+    """The laboratory crashed this worker at a boundary (kinder than a kill: `finally` blocks run)."""
+
+
+def describe_failure(error: BaseException, message_limit: int = 4_000, trace_limit: int = 16_000) -> dict[str, Any]:
+    """The error as text that PostgreSQL can hold for ever: type, message, traceback.
+
+    Works for exceptions that cannot be printed, pickled or built again.
+    """
+    try:
+        message = str(error)
+    except Exception as second:
+        message = f"<the error's own text raised {type(second).__name__}>"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception:
+        trace = "".join(traceback.format_tb(error.__traceback__))
+    return {
+        "type": printable(type(error).__name__),
+        "message": printable(message)[:message_limit],
+        "traceback": printable(trace)[-trace_limit:],
+    }
+
+
+def printable(text: str) -> str:
+    """The text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

@@ -1,0 +1,182 @@
+"""The Engine that people import: transactions, workers, tool and evidence put together under the tutorial's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from . import evidence
+from .database import Database
+from .engine import Transactions
+from .errors import CrashInjected, NotALaboratory
+from .log import log_event
+from .migrations import LABORATORY
+from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
+from .run import Workflow
+from .tools import SimulatedTool
+from .worker import Renewals, Worker, carry
+from .workflows import WORKFLOWS
+
+_PROGRESS = {"checkpoint", "intent", "acknowledge", "complete", "wait", "postpone", "fail"}
+
+
+class _Advanced(CrashInjected):
+    """One transaction of progress was committed; advance_one_step() stops here."""
+
+
+class Engine(Transactions):
+    """Everything that needs a database, in one object that threads may share.
+
+    `workflows` are the functions this engine's workers know, by name; `tool` is called for side effects that name none.
+    """
+
+    def __init__(
+        self, database: Database, *, workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
+        policy: Policy | None = None, hook: Hook | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(database, policy=policy, hook=hook)
+        self.workflows = dict(workflows)
+        self.world = SimulatedTool(Database(database.url.render_as_string(hide_password=False), database.schema))
+        self.tool: Tool = tool or self.world
+        self._renewals = Renewals(self)
+
+    def worker(self, worker_id: str, **options: Any) -> Worker:
+        """A worker of this engine; options as for Worker."""
+        return Worker(self, self.workflows, self.tool, worker_id, renewals=self._renewals, **options)
+
+    def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
+        """Like Transactions.claim_workflow(), for the workflows whose functions this engine knows."""
+        return super().claim_workflow(worker_id, lease_seconds, names=names or sorted(self.workflows))
+
+    def advance_one_step(self, claim: Claim, crash_after_tool_commit: bool = False) -> str:
+        """One transaction of progress was committed for the claim; the workflow's state after it.
+
+        Raises LostLease; CrashInjected right after the tool's commit if `crash_after_tool_commit`.
+        """
+
+        def stop_after_progress(boundary: Boundary) -> None:
+            if boundary.edge == "after" and boundary.outcome == "committed" and boundary.transaction in _PROGRESS:
+                raise _Advanced
+
+        engine = self._hooked(_crash_after_tool(self) if crash_after_tool_commit else None, stop_after_progress)
+        try:
+            with self._renewals.hold(claim):
+                carry(engine, claim, self.workflows[claim.name], self.tool, loaded=True)
+        except _Advanced:
+            pass
+        return str((self.get_workflow(claim.workflow_id) or {}).get("state"))
+
+    def run_once(self, worker_id: str, crash_after_tool_commit: bool = False) -> bool:
+        """Whether this call completed a workflow: False if there was none to claim, or it parked, failed or was lost.
+
+        Raises CrashInjected right after the tool's commit if `crash_after_tool_commit`.
+        """
+        engine = self._hooked(_crash_after_tool(self)) if crash_after_tool_commit else self
+        return engine.worker(worker_id).run_once() == "completed"
+
+    def run_until_idle(self, worker_id: str) -> int:
+        """Nothing is runnable now; how many workflows this worker completed."""
+        return self.worker(worker_id).run_until_idle()
+
+    def run_competing_workers(self, *worker_ids: str) -> list[int]:
+        """All these workers ran in threads until idle; how many workflows each completed, in order."""
+        with ThreadPoolExecutor(max_workers=max(1, len(worker_ids))) as executor:
+            return list(executor.map(self.run_until_idle, worker_ids))
+
+    def execute_simulated_tool(self, idempotency_key: str, action: str = "resolve-account") -> Any:
+        """The result of the one effect under this key; calling again only counts another attempt."""
+        workflow_id = idempotency_key.rpartition(":")[0]
+        return self.world(ToolCall(idempotency_key, action, None, workflow_id))
+
+    def record_fault(
+        self, workflow_id: str, event: str, *, worker: str | None = None, token: int | None = None, at: str | None = None
+    ) -> None:
+        """The history says that the laboratory did this to the workflow; `at` names the boundary."""
+        params = {
+            "p_workflow": workflow_id, "p_event": event, "p_subject": at, "p_worker": worker, "p_token": token,
+            "p_detail": None,
+        }  # fmt: skip
+        self.database.transact("fault", params, Boundary("fault", "before", worker, workflow_id, token, at))
+
+    def reliability_metrics(self) -> dict[str, Any]:
+        """The reliability figures from the rows alone; see evidence.reliability_metrics()."""
+        return evidence.reliability_metrics(self.database)
+
+    def write_reliability_report(self, path: Path = evidence.REPORT) -> dict[str, Any]:
+        """The figures are in `artifacts/reliability-report.json`; the figures."""
+        return evidence.write_reliability_report(self.database, path)
+
+    def reset_database(self) -> None:
+        """The laboratory has no workflow and its world no effect. Raises NotALaboratory for any other database."""
+        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY:
+            raise NotALaboratory(
+                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory's. Nothing was "
+                "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
+            )
+        self.database.transact("reset", {}, Boundary("reset", "before"))
+
+    def close(self) -> None:
+        """No connection of this engine is open."""
+        self.database.close()
+        self.world.database.close()
+
+    def _hooked(self, *hooks: Hook | None) -> Engine:
+        """The same engine whose hook is followed by these."""
+        chain = [hook for hook in (self.hook, *hooks) if hook]
+
+        def tell(boundary: Boundary) -> None:
+            for hook in chain:
+                hook(boundary)
+
+        engine: Engine = self.with_hook(tell)
+        engine._renewals = Renewals(engine)
+        return engine
+
+
+def _crash_after_tool(engine: Engine) -> Callable[[Boundary], None]:
+    def crash(boundary: Boundary) -> None:
+        if boundary.transaction == "tool" and boundary.edge == "after" and boundary.workflow:
+            engine.record_fault(
+                boundary.workflow, "crash_injected", worker=boundary.worker, token=boundary.token, at="after tool"
+            )
+            raise CrashInjected("tool committed before workflow acknowledgment")
+
+    return crash
+
+
+def lease_guard(claim: Claim) -> Any:
+    """The condition under which this claim may write, for a SQLAlchemy statement on `workflows`.
+
+    The same text that every guarded transaction begins with; see show_sql("checkpoint").
+    """
+    from sqlalchemy import text
+
+    from .statements import GUARD
+
+    condition = " ".join(line.strip() for line in GUARD.splitlines()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
+    return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
+
+
+def open_engine(url: str | None = None, schema: str = "agentflow", **options: Any) -> Engine:
+    """An engine on the given PostgreSQL, or `DATABASE_URL`, or the embedded server (started if need be), migrated.
+
+    The embedded server's schemas are laboratories. Options as for Engine.
+    """
+    import os
+
+    from .migrations import migrate
+
+    where = url or os.environ.get("DATABASE_URL")
+    embedded = where is None
+    if where is None:
+        from .server import ensure_running
+
+        where = ensure_running().url()
+    database = Database(where, schema)
+    migrate(database, laboratory=embedded)
+    return Engine(database, **options)
+
+
+_ = log_event

@@ -1,0 +1,181 @@
+"""PostgreSQL behind a DurableRunner: recorded results are replayed, each new one is a write guarded by the claim.
+
+What lives here: which transaction follows which in one run of a claimed workflow, retries, and the check that the function
+asks for what is recorded. What does not: SQL (`statements`), the function's own view (`run`), claiming (`worker`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from .engine import Transactions
+from .errors import (
+    DeterminismError,
+    Postponed,
+    StepFailed,
+    StepMisuse,
+    Stopping,
+    Suspend,
+    ToolRefused,
+    UnfaithfulValue,
+    describe_failure,
+)
+from .model import ActionIntent, Checkpoint, Claim, Tool
+from .values import to_json
+
+States = Mapping[str, str]
+
+
+class ClaimedJournal:
+    """The recorded calls of one claimed workflow, and the way to add to them.
+
+    `states` names the state after a step id; `stopping` says whether this worker has been asked to stop.
+    """
+
+    def __init__(
+        self, engine: Transactions, claim: Claim, tool: Tool, states: States, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.engine, self.claim, self.tool, self.states, self.stopping = engine, claim, tool, states, stopping
+        self.recorded: list[Checkpoint] = []
+        self.intents: dict[str, ActionIntent] = {}
+        self.cursor, self.attempts = 0, claim.attempts
+        self.began = time.perf_counter() if claim.recovered else None
+
+    def load(self) -> None:
+        """What earlier claims recorded is here, counted against the row. Raises LostLease."""
+        self.claim, self.recorded, self.intents = self.engine.load(self.claim)
+
+    def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
+        """The recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
+        if self.cursor < len(self.recorded):
+            checkpoint = self.recorded[self.cursor]
+            if (checkpoint.kind, checkpoint.step_id) != (kind, step_id):
+                raise self._mismatch(str(checkpoint), f"{kind} {step_id!r}")
+            if kind == "side_effect":
+                self._check_action(self.intents[step_id], action, arguments)
+            self.cursor += 1
+            return checkpoint
+        pending = self._pending()
+        if pending and (kind, step_id) != ("side_effect", pending.key):
+            raise self._mismatch(f"planned action {pending.key!r}", f"{kind} {step_id!r}")
+        if self.stopping():
+            raise Stopping
+        return None
+
+    def record(self, step_id: str, value: Any) -> Any:
+        """The step is checkpointed; the value as a replay would return it."""
+        state = self.states.get(step_id, step_id.upper())
+        self._advance(self.engine.checkpoint(self.claim, step_id, value, state=state, detail=self._detail()))
+        return json.loads(to_json(value, workflow=self.claim.workflow_id, step=step_id))
+
+    def fail(self, step_id: str, error: BaseException) -> NoReturn:
+        """The attempt is recorded: the next one is due later (Postponed), or this was the last (StepFailed).
+
+        A value that cannot be stored and a misused step fail at once: trying again would only repeat them.
+        """
+        failure, policy = describe_failure(error), self.engine.policy
+        attempt = self.attempts + 1
+        if attempt < policy.max_attempts and not isinstance(error, UnfaithfulValue | StepMisuse):
+            self._postpone(step_id, failure, attempt)
+        claim = self.engine.checkpoint(self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail())
+        self._advance(claim)
+        raise StepFailed(claim.workflow_id, step_id, failure)
+
+    def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
+        """The action is planned, carried out at least once, and acknowledged; the tool's result.
+
+        Raises StepFailed if the tool refused, Postponed if nobody knows what it did: it is called again with the same key.
+        """
+        intent, planned_before = self._plan(name, key, arguments)
+        chosen = tool or self.tool
+        try:
+            result = self._ask_world(intent, chosen) if planned_before else None
+            if result is None:
+                result = self.engine.call_tool(self.claim, intent, chosen)
+        except ToolRefused as refusal:
+            failure = describe_failure(refusal)
+            self._acknowledge(key, None, failure)
+            raise StepFailed(self.claim.workflow_id, key, failure) from refusal
+        except Exception as unknown:
+            self._postpone(key, describe_failure(unknown), self.attempts + 1)
+        self._acknowledge(key, result, None)
+        return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
+
+    def wait(self, step_id: str, name: str) -> Any:
+        """The event's payload, checkpointed. Raises Suspend when the workflow was parked instead."""
+        state = self.states.get(step_id, step_id.upper())
+        claim, arrived, payload = self.engine.wait_for_event(self.claim, step_id, name, state=state, detail=self._detail())
+        if not arrived:
+            raise Suspend(step_id, name)
+        self._advance(claim)
+        return payload
+
+    def complete(self, result: Any) -> None:
+        """The workflow is completed under this claim."""
+        self.engine.complete_workflow(self.claim, result, detail=self._detail())
+
+    def check_end(self) -> None:
+        """Every recorded call and every planned action was asked for. Raises DeterminismError."""
+        if self.cursor < len(self.recorded):
+            raise self._mismatch(str(self.recorded[self.cursor]), "the end of the workflow")
+        pending = self._pending()
+        if pending:
+            raise self._mismatch(f"planned action {pending.key!r}", "the end of the workflow")
+
+    def _plan(self, name: str, key: str, arguments: Any) -> tuple[ActionIntent, bool]:
+        planned = self.intents.get(key)
+        if planned is None:
+            planned = self.engine.create_action_intent(
+                self.claim, key, name, arguments, state=self.states.get(f"{key}:planned", "ACTION_PENDING"), detail=self._detail()
+            )
+            self.intents[key] = planned
+            return planned, False
+        self._check_action(planned, name, arguments)
+        return planned, True
+
+    def _check_action(self, planned: ActionIntent, name: str, arguments: Any) -> None:
+        text = to_json(arguments, workflow=self.claim.workflow_id, step=planned.key)
+        if planned.action != name or json.loads(text) != planned.arguments:
+            raise self._mismatch(
+                f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}",
+                f"action {planned.key!r}: {name} {arguments!r:.200}",
+            )
+
+    def _ask_world(self, intent: ActionIntent, tool: Tool) -> Any:
+        """What the world remembers under the key, if the policy is to look it up and the tool can."""
+        look_up = getattr(tool, "look_up", None)
+        if self.engine.policy.unknown_outcome != "look_up" or look_up is None:
+            return None
+        return look_up(intent.idempotency_key)
+
+    def _acknowledge(self, key: str, result: Any, error: dict[str, Any] | None) -> None:
+        state = self.states.get(key, "ACTION_ACKNOWLEDGED" if error is None else "ACTION_REFUSED")
+        self._advance(self.engine.acknowledge_action(self.claim, result, key, state=state, error=error, detail=self._detail()))
+        del self.intents[key]
+
+    def _postpone(self, step_id: str, failure: dict[str, Any], attempt: int) -> NoReturn:
+        delay = self.engine.policy.delay(attempt)
+        self.engine.postpone(self.claim, step_id, failure, delay)
+        raise Postponed(step_id, attempt, delay)
+
+    def _advance(self, claim: Claim) -> None:
+        """The next write expects one checkpoint more."""
+        self.claim, self.attempts = claim, 0
+        self.cursor += 1
+
+    def _pending(self) -> ActionIntent | None:
+        done = {checkpoint.step_id for checkpoint in self.recorded if checkpoint.kind == "side_effect"}
+        return next((intent for key, intent in self.intents.items() if key not in done), None)
+
+    def _mismatch(self, recorded: str, asked: str) -> DeterminismError:
+        return DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
+
+    def _detail(self) -> str | None:
+        """Once per recovery, for the history: how many calls were replayed, and how long that took in ms."""
+        if self.began is None:
+            return None
+        taken, self.began = time.perf_counter() - self.began, None
+        return json.dumps({"replayed": self.cursor, "replay_ms": round(taken * 1000, 3)})

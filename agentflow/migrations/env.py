@@ -1,0 +1,17 @@
+"""Alembic's entry: runs the versions on the connection and schema that `migrate` hands over."""
+
+from alembic import context
+
+from agentflow.schema import WORLD_SUFFIX, metadata
+
+attributes = context.config.attributes
+schema = attributes["schema"]
+connection = attributes["connection"].execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    version_table="schema_version",
+    version_table_schema=schema,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,152 @@
+"""The first tables: workflows, steps, action intents, history; and the world's ledger and attempts."""
+
+from alembic import op
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Identity,
+    Integer,
+    PrimaryKeyConstraint,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSON, JSONB
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_now = text("clock_timestamp()")
+
+
+def _moment(name: str, default: bool = False) -> Column[object]:
+    if default:
+        return Column(name, DateTime(timezone=True), nullable=False, server_default=_now)
+    return Column(name, DateTime(timezone=True))
+
+
+def upgrade() -> None:
+    op.create_table(
+        "workflows",
+        Column("id", Text, primary_key=True),
+        Column("name", Text, nullable=False),
+        Column("input", JSON, nullable=False),
+        Column("status", Text, nullable=False, server_default="ready"),
+        Column("state", Text, nullable=False, server_default="PENDING"),
+        Column("result", JSON),
+        Column("error", JSON),
+        Column("lease_owner", Text),
+        _moment("lease_expires_at"),
+        Column("fence_token", BigInteger, nullable=False, server_default="0"),
+        Column("checkpoints", Integer, nullable=False, server_default="0"),
+        Column("entries", BigInteger, nullable=False, server_default="1"),
+        _moment("next_run_at", default=True),
+        Column("waiting_for", Text),
+        Column("events", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("crashes", Integer, nullable=False, server_default="0"),
+        _moment("recovery_started_at"),
+        _moment("created_at", default=True),
+        _moment("updated_at", default=True),
+        _moment("completed_at"),
+        _moment("finished_at"),
+        CheckConstraint("status IN ('ready', 'waiting', 'completed', 'failed', 'cancelled')", name="status_is_known"),
+        CheckConstraint("(lease_owner IS NULL) = (lease_expires_at IS NULL)", name="lease_is_whole"),
+        CheckConstraint("lease_owner IS NULL OR status = 'ready'", name="only_ready_is_leased"),
+        CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="waiting_names_its_event"),
+        CheckConstraint("(status = 'completed') = (completed_at IS NOT NULL)", name="completed_has_its_time"),
+        CheckConstraint("(status = 'completed') = (result IS NOT NULL)", name="completed_has_its_result"),
+        CheckConstraint("(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"),
+        CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="failed_says_why"),
+        CheckConstraint("lease_owner IS NULL OR fence_token > 0", name="leased_has_its_token"),
+        CheckConstraint("fence_token >= 0 AND checkpoints >= 0 AND entries > 0 AND attempts >= 0 AND crashes >= 0", name="counts_are_counts"),
+        postgresql_with={"fillfactor": 70},
+    )
+    op.create_index("workflows_runnable", "workflows", ["next_run_at"], postgresql_where=text("status = 'ready'"))
+    op.create_table(
+        "steps",
+        Column("workflow_id", Text, nullable=False),
+        Column("step_id", Text, nullable=False),
+        Column("position", Integer, nullable=False),
+        Column("kind", Text, nullable=False),
+        Column("state", Text, nullable=False),
+        Column("value", JSON),
+        Column("error", JSON),
+        Column("fence_token", BigInteger, nullable=False),
+        Column("worker", Text, nullable=False),
+        _moment("created_at", default=True),
+        PrimaryKeyConstraint("workflow_id", "step_id", name="steps_pkey"),
+        CheckConstraint("kind IN ('step', 'side_effect', 'wait')", name="kind_is_known"),
+        CheckConstraint("(value IS NULL) <> (error IS NULL)", name="value_or_failure"),
+        CheckConstraint("position > 0 AND fence_token > 0", name="counts_from_one"),
+    )
+    op.create_table(
+        "action_intents",
+        Column("workflow_id", Text, nullable=False),
+        Column("key", Text, nullable=False),
+        Column("idempotency_key", Text, nullable=False),
+        Column("action", Text, nullable=False),
+        Column("arguments", JSON, nullable=False),
+        Column("status", Text, nullable=False, server_default="PENDING"),
+        Column("tool_result", JSON),
+        Column("error", JSON),
+        Column("fence_token", BigInteger, nullable=False),
+        Column("worker", Text, nullable=False),
+        _moment("created_at", default=True),
+        _moment("acknowledged_at"),
+        PrimaryKeyConstraint("workflow_id", "key", name="action_intents_pkey"),
+        CheckConstraint("status IN ('PENDING', 'ACKNOWLEDGED', 'REFUSED')", name="status_is_known"),
+        CheckConstraint("(status = 'ACKNOWLEDGED') = (tool_result IS NOT NULL)", name="acknowledged_has_its_result"),
+        CheckConstraint("(status = 'REFUSED') = (error IS NOT NULL)", name="refused_says_why"),
+        CheckConstraint("(status = 'PENDING') = (acknowledged_at IS NULL)", name="acknowledged_has_its_time"),
+    )
+    op.create_index("action_intents_idempotency_key", "action_intents", ["idempotency_key"], unique=True)
+    op.create_table(
+        "history",
+        Column("workflow_id", Text, nullable=False),
+        Column("n", BigInteger, nullable=False),
+        _moment("at", default=True),
+        Column("event", Text, nullable=False),
+        Column("transaction", Text, nullable=False),
+        Column("subject", Text),
+        Column("worker", Text),
+        Column("fence_token", BigInteger),
+        Column("detail", JSON),
+        PrimaryKeyConstraint("workflow_id", "n", name="history_pkey"),
+        CheckConstraint("n > 0", name="counts_from_one"),
+    )
+    op.create_table(
+        "tool_ledger",
+        Column("effect_id", BigInteger, Identity(always=True), primary_key=True),
+        Column("idempotency_key", Text),
+        Column("remembered", Boolean, nullable=False, server_default=text("true")),
+        Column("workflow_id", Text, nullable=False),
+        Column("action", Text, nullable=False),
+        Column("arguments", JSON, nullable=False),
+        Column("result", JSON, nullable=False),
+        Column("attempts", Integer, nullable=False, server_default="1"),
+        _moment("committed_at", default=True),
+        CheckConstraint("attempts > 0", name="an_effect_was_asked_for"),
+        schema="world",
+    )
+    op.create_index("tool_ledger_key", "tool_ledger", ["idempotency_key"], unique=True, postgresql_where=text("remembered"), schema="world")
+    op.create_index("tool_ledger_workflow", "tool_ledger", ["workflow_id"], schema="world")
+    op.create_table(
+        "tool_attempts",
+        Column("attempt_id", BigInteger, Identity(always=True), primary_key=True),
+        Column("effect_id", BigInteger),
+        Column("attempt", Integer),
+        Column("idempotency_key", Text),
+        Column("workflow_id", Text, nullable=False),
+        Column("action", Text, nullable=False),
+        Column("outcome", Text, nullable=False),
+        _moment("came_at", default=True),
+        CheckConstraint("outcome IN ('effect', 'repeated', 'refused')", name="outcome_is_known"),
+        CheckConstraint("(outcome = 'refused') = (effect_id IS NULL)", name="refused_has_no_effect"),
+        schema="world",
+    )
+    op.create_index("tool_attempts_workflow", "tool_attempts", ["workflow_id"], schema="world")

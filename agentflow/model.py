@@ -1,0 +1,108 @@
+"""Frozen records that travel between the rooms. Nothing here talks to a database. Read `schema` next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Edge = Literal["before", "after"]
+Outcome = Literal["committed", "refused", "unknown"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to work on one workflow: who, which token, and what the locked row held when it was claimed.
+
+    `lease_seconds` is how long the lease lasts from each claim or renewal, in seconds of the database's clock.
+    """
+
+    workflow_id: str
+    worker_id: str
+    fence_token: int
+    name: str = ""
+    input: Any = None
+    checkpoints: int = 0
+    attempts: int = 0
+    recovered: bool = False
+    lease_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One recorded call: its result (`value`), or its recorded failure (`error`: type, message, traceback)."""
+
+    position: int
+    step_id: str
+    kind: str
+    value: Any = None
+    error: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.step_id!r}"
+
+
+@dataclass(frozen=True)
+class ActionIntent:
+    """One planned action: the key under which the tool is called, however often."""
+
+    workflow_id: str
+    key: str
+    idempotency_key: str | None
+    action: str
+    arguments: Any = None
+    status: str = "PENDING"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a tool is told. Two calls with one idempotency key must leave one business effect."""
+
+    idempotency_key: str | None
+    action: str
+    arguments: Any = None
+    workflow_id: str = ""
+
+
+Tool = Callable[[ToolCall], Any]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The moment before or after a transaction, as the one hook is told it.
+
+    `subject` is the step id, action key or event name; `outcome` is None before the transaction.
+    """
+
+    transaction: str
+    edge: Edge
+    worker: str | None = None
+    workflow: str | None = None
+    token: int | None = None
+    subject: str | None = None
+    outcome: Outcome | None = None
+
+
+Hook = Callable[[Boundary], None]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How patient the engine is. All times in seconds.
+
+    `unknown_outcome`: "call_again" calls the tool again with the same key when its outcome is unknown, "look_up" asks the
+    world by key first. `crash_budget` take-overs from an expired lease since the last checkpoint are allowed.
+    """
+
+    lease_seconds: float = 30.0
+    max_attempts: int = 4
+    first_delay: float = 0.2
+    max_delay: float = 60.0
+    crash_budget: int = 5
+    patience: float = 30.0
+    unknown_outcome: Literal["call_again", "look_up"] = "call_again"
+
+    def delay(self, attempt: int) -> float:
+        """Seconds until the next attempt after `attempt` failures: doubled each time, capped, with up to a quarter of jitter."""
+        return float(min(self.max_delay, self.first_delay * 2 ** min(attempt - 1, 30))) * random.uniform(1.0, 1.25)

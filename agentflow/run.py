@@ -1,0 +1,258 @@
+"""What a workflow function sees: a run, with `step`, `side_effect` and `wait_for_event`, and nothing else.
+
+Three runners carry the same function: NaiveRunner re-runs everything (the mistake, made visible), DurableRunner replays
+recorded results, from a StepStore in memory or from PostgreSQL (`journal`). Each keeps an execution ledger.
+Source: durable-py, whose checks hold here figure for figure.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+from .errors import ActionMismatch, DatabaseAway, DeterminismError, DuplicateStep, StepFailed, StepMisuse, Suspend
+from .model import Checkpoint, Tool, ToolCall
+from .values import check_name, idempotency_key, to_json
+
+Workflow = Callable[[Any, Any], Any]
+
+
+@dataclass
+class Ledger:
+    """What a runner executed, replayed and sent, in order. Each name is a step id or the name of a side effect."""
+
+    executed: list[str] = field(default_factory=list)
+    replayed: list[str] = field(default_factory=list)
+    side_effects: list[str] = field(default_factory=list)
+
+    @property
+    def cost(self) -> int:
+        """How many steps were really executed; a stand-in for tokens and time. Replays are free."""
+        return len(self.executed)
+
+
+@dataclass
+class StepStore:
+    """Recorded results in memory, by (run id, step id). `writes` counts how often something was recorded."""
+
+    memo: dict[tuple[str, str], Any] = field(default_factory=dict)
+    writes: int = 0
+
+    def get(self, run_id: str, step_id: str) -> tuple[bool, Any]:
+        """Whether a result is recorded, and the result (which may be None)."""
+        key = (run_id, step_id)
+        return key in self.memo, self.memo.get(key)
+
+    def put(self, run_id: str, step_id: str, value: Any) -> None:
+        """The result is recorded as a replay would return it. Raises UnfaithfulValue and records nothing."""
+        self.memo[(run_id, step_id)] = json.loads(to_json(value, workflow=run_id, step=step_id))
+        self.writes += 1
+
+    def snapshot(self) -> str:
+        """All results as text, for another process."""
+        return json.dumps([[run, step, value] for (run, step), value in sorted(self.memo.items())])
+
+    @classmethod
+    def restore(cls, blob: str) -> StepStore:
+        """A store with the results of a snapshot, and no writes of its own yet."""
+        return cls({(run, step): value for run, step, value in json.loads(blob)})
+
+
+class Journal(Protocol):
+    """Where a DurableRunner's results are recorded and replayed from."""
+
+    def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
+        """The recorded result of the next call, or None if it has to run. Raises DeterminismError."""
+
+    def record(self, step_id: str, value: Any) -> Any:
+        """The result is recorded; the value as a replay would return it."""
+
+    def fail(self, step_id: str, error: BaseException) -> NoReturn:
+        """The attempt's failure is recorded, or raised."""
+
+    def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
+        """The planned action was carried out and is recorded; the tool's result."""
+
+    def wait(self, step_id: str, name: str) -> Any:
+        """The event's payload, recorded. Raises Suspend if it has not arrived."""
+
+    def check_end(self) -> None:
+        """Every recorded call was asked for. Raises DeterminismError."""
+
+
+class NaiveRunner:
+    """Retry from the top, as a plain job queue gives it: finished steps run again, finished effects fire again."""
+
+    def __init__(self, *, tool: Tool | None = None, events: dict[str, Any] | None = None) -> None:
+        self.ledger = Ledger()
+        self.tool, self.events = tool, events or {}
+
+    def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
+        """The function's result, computed again each time."""
+        self.ledger.executed.append(step_id)
+        return fn()
+
+    def side_effect(self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None) -> Any:
+        """The effect happened once more; nobody remembers the key."""
+        self.ledger.side_effects.append(name)
+        chosen = tool or self.tool
+        return chosen(ToolCall(None, name, arguments)) if chosen else None
+
+    def wait_for_event(self, step_id: str, name: str) -> Any:
+        """The event's payload. Raises Suspend if it is not there, and everything before it is forgotten."""
+        if name not in self.events:
+            raise Suspend(step_id, name)
+        self.ledger.executed.append(step_id)
+        return self.events[name]
+
+
+class DurableRunner:
+    """Replays what is recorded, executes only the gap.
+
+    `store` is a StepStore (with `events` and `tool` beside it) or a Journal. After the first loss of authority, suspension
+    or determinism error the object refuses everything.
+    """
+
+    def __init__(
+        self, run_id: str, store: StepStore | Journal, events: dict[str, Any] | None = None, *, tool: Tool | None = None
+    ) -> None:
+        self.run_id, self.ledger = run_id, Ledger()
+        self._journal: Journal = _MemoryJournal(run_id, store, events or {}, tool, self.ledger) if isinstance(store, StepStore) else store
+        self._asked: dict[str, tuple[str, str, Any]] = {}
+        self._effects: dict[str, Any] = {}
+        self._thread, self._inside = threading.get_ident(), ""
+        self._dead: BaseException | None = None
+
+    def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
+        """The value of `fn()`, computed once and recorded, then replayed.
+
+        Raises StepFailed if it failed for good, DuplicateStep, DeterminismError, StepMisuse.
+        """
+        with self._call("step", step_id):
+            recorded = self._journal.replay("step", step_id)
+            if recorded:
+                self.ledger.replayed.append(step_id)
+                return self._result(recorded)
+            self.ledger.executed.append(step_id)
+            return self._execute(step_id, fn)
+
+    def side_effect(self, name: str, key: str, tool: Tool | None = None, arguments: Any = None) -> Any:
+        """The planned action `key` was carried out by the tool at least once; the tool's recorded result.
+
+        The same key again in one run is the same action. Raises StepFailed if the tool refused, ActionMismatch if the key
+        was used with another name or other arguments.
+        """
+        seen = self._asked.get(key)
+        if seen and seen[0] == "side_effect" and key in self._effects:
+            if seen[1:] != (name, arguments):
+                raise ActionMismatch(f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments.")
+            return self._effects[key]
+        with self._call("side_effect", key, name, arguments):
+            recorded = self._journal.replay("side_effect", key, name, arguments)
+            if recorded is None:
+                self.ledger.side_effects.append(name)
+                self._effects[key] = self._journal.act(name, key, tool, arguments)
+            else:
+                self._effects[key] = self._result(recorded)
+            return self._effects[key]
+
+    def wait_for_event(self, step_id: str, name: str) -> Any:
+        """The event's payload, recorded once, then replayed. Raises Suspend while it has not arrived."""
+        with self._call("wait", step_id):
+            recorded = self._journal.replay("wait", step_id)
+            if recorded:
+                self.ledger.replayed.append(step_id)
+                return self._result(recorded)
+            payload = self._journal.wait(step_id, name)
+            self.ledger.executed.append(step_id)
+            return payload
+
+    def finish(self) -> None:
+        """The function asked for everything that is recorded, and nothing that ended this run was swallowed."""
+        if self._dead:
+            raise self._dead
+        self._journal.check_end()
+
+    def _result(self, recorded: Checkpoint) -> Any:
+        if recorded.error is not None:
+            raise StepFailed(self.run_id, recorded.step_id, recorded.error)
+        return recorded.value
+
+    def _execute(self, step_id: str, fn: Callable[[], Any]) -> Any:
+        self._inside = step_id
+        try:
+            if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+                raise StepMisuse(f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; give a plain function.")
+            value = fn()
+            if inspect.iscoroutine(value):
+                value.close()
+                raise StepMisuse(f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function.")
+            to_json(value, workflow=self.run_id, step=step_id)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._journal.fail(step_id, error)
+        finally:
+            self._inside = ""
+        return self._journal.record(step_id, value)
+
+    @contextmanager
+    def _call(self, kind: str, step_id: str, name: str = "", arguments: Any = None) -> Iterator[None]:
+        """One call of the run: refused if misplaced, and what ends the run ends it for good."""
+        if self._dead:
+            raise self._dead
+        if self._inside:
+            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after.")
+        if threading.get_ident() != self._thread:
+            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; a run has one line of calls.")
+        try:
+            check_name("step id", step_id)
+            if step_id in self._asked:
+                raise DuplicateStep(self.run_id, len(self._asked) + 1, f"{self._asked[step_id][0]} {step_id!r}")
+            self._asked[step_id] = (kind, name, arguments)
+            yield
+        except BaseException as error:
+            if isinstance(error, DeterminismError | DatabaseAway) or not isinstance(error, Exception):
+                self._dead = error
+            raise
+
+
+class _MemoryJournal:
+    """A StepStore behind the runner: one write per result, after the effect, so this runner has the gap itself."""
+
+    def __init__(self, run_id: str, store: StepStore, events: dict[str, Any], tool: Tool | None, ledger: Ledger) -> None:
+        self.run_id, self.store, self.events, self.tool, self.ledger = run_id, store, events, tool, ledger
+
+    def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
+        hit, value = self.store.get(self.run_id, _memo_key(kind, step_id))
+        return Checkpoint(0, step_id, kind, value) if hit else None
+
+    def record(self, step_id: str, value: Any) -> Any:
+        self.store.put(self.run_id, step_id, value)
+        return self.store.get(self.run_id, step_id)[1]
+
+    def fail(self, step_id: str, error: BaseException) -> NoReturn:
+        raise error
+
+    def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
+        chosen = tool or self.tool
+        result = chosen(ToolCall(idempotency_key(self.run_id, key), name, arguments, self.run_id)) if chosen else True
+        self.store.put(self.run_id, _memo_key("side_effect", key), result)
+        return result
+
+    def wait(self, step_id: str, name: str) -> Any:
+        if name not in self.events:
+            raise Suspend(step_id, name)
+        return self.record(step_id, self.events[name])
+
+    def check_end(self) -> None:
+        return None
+
+
+def _memo_key(kind: str, step_id: str) -> str:
+    return f"__effect__{step_id}" if kind == "side_effect" else step_id

@@ -1,0 +1,138 @@
+"""The simulated outside world, and the stand-in for a model: both can be told to misbehave, deterministically.
+
+The world keeps its own record (tool ledger and attempts) on its own connection, in its own transactions. The engine never
+reads it; only evidence and the laboratory do.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from .database import Database
+from .errors import ToolRefused
+from .log import log_event
+from .model import Boundary, ToolCall
+from .values import to_json
+
+Fault = Literal["refuse", "lose_request", "lose_reply", "forget"]
+ANSWERS: Mapping[str, Any] = {"resolve-account": {"account_unlocked": True, "resolution_code": "SIM-200"}}
+
+
+class SimulatedTool:
+    """A provider that honours idempotency keys: the first call with a key has the effect, later ones get its result.
+
+    `fault` is asked before each call and may name a fault: refuse (certainly nothing happened), lose_request (nothing
+    happened, the caller cannot know), lose_reply (it happened, the caller cannot know), forget (the provider's memory of
+    all keys ends first). A call without a key always has an effect.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        answers: Mapping[str, Any] = ANSWERS,
+        fault: Callable[[ToolCall], Fault | None] | None = None,
+    ) -> None:
+        self.database, self.answers, self.fault = database, answers, fault
+
+    def __call__(self, call: ToolCall) -> Any:
+        """The result of the one business effect of this key. Raises ToolRefused, or TimeoutError when nobody knows."""
+        fault = self.fault(call) if self.fault else None
+        if fault == "refuse":
+            self._run("refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action})
+            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened.")
+        if fault == "lose_request":
+            raise TimeoutError(f"{call.action}: no answer (the request was lost).")
+        if fault == "forget":
+            self.forget_keys()
+        row = self._run("tool", self._params(call))[0]
+        log_event(
+            "tool_attempt_committed",
+            idempotency_key=call.idempotency_key,
+            workflow_id=call.workflow_id,
+            attempts=row["attempts"],
+            effect_id=row["effect_id"],
+        )
+        if fault == "lose_reply":
+            raise TimeoutError(f"{call.action}: no answer (the reply was lost).")
+        return row["result"]
+
+    def look_up(self, idempotency_key: str | None) -> Any:
+        """The result remembered under the key, or None; asked without acting."""
+        rows = self.database.read("look_up", {"p_key": idempotency_key})
+        return rows[0]["result"] if rows else None
+
+    def forget_keys(self, idempotency_key: str | None = None) -> int:
+        """The provider no longer knows this key (or any key); how many it forgot. What was done stays done."""
+        return len(self._run("forget", {"p_key": idempotency_key}))
+
+    def _params(self, call: ToolCall) -> dict[str, Any]:
+        answer = self.answers.get(call.action, {"done": call.action})
+        where = {"workflow": call.workflow_id, "step": call.action}
+        return {
+            "p_key": call.idempotency_key,
+            "p_workflow": call.workflow_id,
+            "p_action": call.action,
+            "p_arguments": to_json(call.arguments, **where),
+            "p_result": to_json(answer, **where),
+        }
+
+    def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self.database.transact(name, params, Boundary(name, "before"))[0]
+
+
+def mock_llm_classify(request: str) -> dict[str, str]:
+    """The tutorial's rule: "password" or "login" in the text makes it account access. Same text, same answer."""
+    text = request.lower()
+    category = "account_access" if "password" in text or "login" in text else "general_support"
+    return {"category": category, "priority": "normal"}
+
+
+def mock_llm_plan(classification: Mapping[str, str]) -> dict[str, list[str]]:
+    """The tutorial's three steps for a category."""
+    if classification["category"] == "account_access":
+        return {"steps": ["validate identity", "reset credentials", "confirm access"]}
+    return {"steps": ["inspect request", "apply documented fix", "confirm resolution"]}
+
+
+class StandInModel:
+    """A stand-in for a language model that counts its calls and what they cost, and can be told to misbehave.
+
+    `fail_on` names calls that raise TimeoutError, for the first `failures` times each; `seconds` is how long a call takes;
+    `varying=True` numbers its drafts by a seeded generator, so that asking again gives another answer. `cost` is in
+    made-up cents, one for every 100 characters asked and answered, at least one a call.
+    """
+
+    def __init__(
+        self, *, seed: int = 0, fail_on: tuple[str, ...] = (), failures: int = 1, seconds: float = 0.0, varying: bool = False
+    ) -> None:
+        self._random, self._left = random.Random(seed), dict.fromkeys(fail_on, failures)
+        self.seconds, self.varying = seconds, varying
+        self.calls, self.cost = 0, 0
+
+    def classify(self, request: str) -> dict[str, str]:
+        """The request's category and priority."""
+        return self._answer("classify", request, mock_llm_classify(request))
+
+    def plan(self, classification: Mapping[str, str]) -> dict[str, list[str]]:
+        """The steps to take."""
+        return self._answer("plan", str(classification), mock_llm_plan(classification))
+
+    def ask(self, name: str, prompt: str, answer: Any) -> Any:
+        """The given answer to a prompt; a text gets a number behind `#` when the model varies."""
+        return self._answer(name, prompt, answer)
+
+    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
+        self.calls += 1
+        self.cost += 1 + (len(prompt) + len(str(answer))) // 100
+        if self.seconds:
+            time.sleep(self.seconds)
+        if self._left.get(name, 0) > 0:
+            self._left[name] -= 1
+            raise TimeoutError(f"{name} timed out")
+        if self.varying and isinstance(answer, str):
+            return f"{answer}#{self._random.randrange(1_000_000)}"
+        return answer

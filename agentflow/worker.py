@@ -1,0 +1,236 @@
+"""Claim, run, renew, stop: the loop around the engine, in a thread or as a process.
+
+What lives here: which outcome ends a run, the renewal of leases from a connection of its own, and how an idle worker is
+woken (a notification; a poll is the net). What does not: what a run records (`journal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import select
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import psycopg
+
+from .database import Database
+from .engine import Transactions
+from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisuse, Stopping, Suspend, describe_failure
+from .journal import ClaimedJournal
+from .log import log_event
+from .model import Claim, Tool
+from .run import DurableRunner, Workflow
+
+Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
+
+
+def new_identity(name: str) -> str:
+    """A worker's identity: its name and something new for each start of its process."""
+    return f"{name}.{uuid.uuid4().hex[:8]}"
+
+
+def carry(
+    engine: Transactions, claim: Claim, function: Workflow, tool: Tool, stopping: Callable[[], bool] = lambda: False,
+    *, loaded: bool = False,
+) -> Outcome:  # fmt: skip
+    """The claimed workflow was carried as far as this claim goes: completed, failed, waiting, postponed or released.
+
+    Raises LostLease, DatabaseAway and CrashInjected: then the lease ends by itself and another worker takes over.
+    """
+    journal = ClaimedJournal(engine, claim, tool, getattr(function, "states", {}), stopping)
+    try:
+        if claim.fence_token > 1 or loaded:
+            journal.load()
+        run = DurableRunner(claim.workflow_id, journal)
+        result = function(run, claim.input)
+        run.finish()
+        journal.complete(result)
+        return "completed"
+    except Suspend:
+        return "waiting"
+    except Postponed:
+        return "postponed"
+    except Stopping:
+        engine.release_lease(claim)
+        return "released"
+    except (LostLease, DatabaseAway, CrashInjected):
+        raise
+    except KeyboardInterrupt:
+        engine.release_lease(claim)
+        raise
+    except BaseException as error:
+        engine.fail_workflow(journal.claim, describe_failure(error))
+        return "failed"
+
+
+class Renewals:
+    """Leases that are held are renewed in time, by one thread and its own connection, whatever the steps are doing."""
+
+    def __init__(self, engine: Transactions) -> None:
+        self.engine = engine
+        self._held: dict[int, tuple[Claim, float]] = {}
+        self._changed = threading.Condition()
+        self._pid = 0
+
+    @contextlib.contextmanager
+    def hold(self, claim: Claim) -> Iterator[None]:
+        """While this is open the claim's lease is renewed every third of its length."""
+        with self._changed:
+            if self._pid != os.getpid():  # the first claim, or the first one in a forked child
+                self._pid, self._held = os.getpid(), {}
+                threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
+            idle = not self._held
+            self._held[id(claim)] = (claim, time.monotonic() + claim.lease_seconds / 3)
+            if idle:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.pop(id(claim), None)
+
+    def _renew_for_ever(self) -> None:
+        while True:
+            with self._changed:
+                due = min((at for _, at in self._held.values()), default=None)
+                if due is None or due > time.monotonic():
+                    self._changed.wait(None if due is None else due - time.monotonic())
+                    continue
+                claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
+            for claim in claims:
+                self._renew(claim)
+
+    def _renew(self, claim: Claim) -> None:
+        again = claim.lease_seconds / 3
+        try:
+            self.engine.renew_lease(claim)
+        except (LostLease, CrashInjected):
+            again = float("inf")  # its own next write will be refused
+        except Exception as error:
+            log_event("renewal_failed", workflow_id=claim.workflow_id, error=str(error))
+            again = claim.lease_seconds / 10
+        with self._changed:
+            if id(claim) in self._held:
+                self._held[id(claim)] = (claim, time.monotonic() + again)
+
+
+class Worker:
+    """One worker: claims workflows whose functions it knows and carries them.
+
+    `identity` must be new for each start of its process. `poll_seconds` is how long an idle worker trusts a silent
+    database. Raises StepMisuse for an async workflow function.
+    """
+
+    def __init__(
+        self, engine: Transactions, workflows: Mapping[str, Workflow], tool: Tool, identity: str, *,
+        lease_seconds: float | None = None, poll_seconds: float = 1.0, renewals: Renewals | None = None,
+    ) -> None:  # fmt: skip
+        for name, function in workflows.items():
+            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+                raise StepMisuse(f"workflow {name!r} is async or a generator; give a plain function of a run and its input.")
+        self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
+        self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds
+        self.renewals = renewals or Renewals(engine)
+        self.names = sorted(workflows)
+        self._stop, self._bell = threading.Event(), _Bell(engine.database)
+
+    def run_once(self) -> Outcome | None:
+        """One workflow was claimed and carried as far as it goes; None if nothing was runnable.
+
+        Raises DatabaseAway and CrashInjected.
+        """
+        claim = self.engine.claim_workflow(self.identity, self.lease_seconds, names=self.names)
+        if claim is None:
+            return None
+        try:
+            with self.renewals.hold(claim):
+                return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stop.is_set)
+        except LostLease as lost:
+            log_event("lease_lost", workflow_id=claim.workflow_id, worker_id=self.identity, reason=lost.reason)
+            return "lost"
+
+    def run_until_idle(self) -> int:
+        """Nothing is runnable now; how many workflows this worker completed. An empty claim is looked at twice."""
+        completed = 0
+        while not self._stop.is_set():
+            outcome = self.run_once()
+            completed += outcome == "completed"
+            if outcome is None:
+                if not self.engine.runnable(self.names):
+                    break
+                self._stop.wait(0.01)
+        return completed
+
+    def run_forever(self) -> None:
+        """Workflows are carried until stop() is called. Nothing that a step, tool, request or database does ends this."""
+        pause = 0.0
+        with self._bell:
+            while not self._stop.is_set():
+                try:
+                    if self.run_once() is None:
+                        self._bell.wait(self.poll_seconds)
+                    pause = 0.0
+                except DatabaseAway as away:
+                    pause = min(5.0, pause * 2 or 0.1)
+                    log_event("database_away", worker_id=self.identity, error=str(away), next_try_seconds=pause)
+                    self._stop.wait(pause)
+
+    def stop(self) -> None:
+        """The worker ends at the next boundary, releases what it holds, and run_forever() returns. Safe in a signal handler."""
+        self._stop.set()
+        self._bell.ring()
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT stop this worker, also while it waits for a database (main thread only)."""
+
+        def stop(*_: object) -> None:
+            self.engine.database.give_up.set()
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+
+
+class _Bell:
+    """Rings when work arrives (a notification) or somebody calls ring(); silence is trusted for one poll."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: psycopg.Connection[Any] | None = None
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+
+    def __enter__(self) -> _Bell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.send(b"!")
+
+    def wait(self, seconds: float) -> None:
+        """Returns when rung, or after `seconds`. After (re)connecting it returns at once: something may have been missed."""
+        if self._connection is None or self._connection.closed:
+            with contextlib.suppress(DatabaseAway):
+                self._connection = self.database.listen()
+                return
+        heard = [self._reader] + ([self._connection] if self._connection else [])
+        ready, _, _ = select.select(heard, [], [], seconds)
+        if self._connection in ready and self._connection:
+            try:
+                for _ in self._connection.notifies(timeout=0):
+                    pass
+            except psycopg.Error:
+                self._connection.close()
+                self._connection = None

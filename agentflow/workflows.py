@@ -1,0 +1,70 @@
+"""The workflows: plain functions of a run and its input. Everything durable about them is in the run's three methods.
+
+`states` names the state that people see after a step; without it the state is the step's id in capitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .tools import StandInModel
+
+Workflow = Callable[[Any, Any], Any]
+
+
+def states(**names: str) -> Callable[[Workflow], Workflow]:
+    """The workflow declares the state after each step: `@states(classify="CLASSIFIED")`."""
+
+    def declare(function: Workflow) -> Workflow:
+        function.states = names  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def support_agent_with(model: StandInModel) -> Workflow:
+    """The support agent on a model of your own."""
+
+    @states(classify="CLASSIFIED", plan="PLANNED")
+    def support_agent(run: Any, request: str) -> Any:
+        """Classify the request, plan, and resolve the account: two model calls and one action in the outside world."""
+        if not isinstance(request, str):
+            raise TypeError(f"a support request is text, not {type(request).__name__}")
+        classification = run.step("classify", lambda: model.classify(request))
+        run.step("plan", lambda: model.plan(classification))
+        return run.side_effect("resolve-account", key="resolve-account", arguments={"category": classification["category"]})
+
+    return support_agent
+
+
+def research_agent_with(model: StandInModel) -> Workflow:
+    """The research agent on a model of your own."""
+
+    def research_agent(run: Any, options: Mapping[str, Any] | None = None) -> str:
+        """Retrieval, extraction, an e-mail that must not be sent twice, perhaps an approval, drafting, delivery.
+
+        Options: `fail_on` makes one step raise as a provider's timeout would, `with_wait` asks an editor first, `nonce`
+        makes the draft's generation visible. Source: durable-py.
+        """
+        told = options or {}
+
+        def ask(name: str, prompt: str, answer: Any) -> Any:
+            if told.get("fail_on") == name:
+                raise RuntimeError(f"{name} timed out")
+            return model.ask(name, prompt, answer)
+
+        docs = run.step("retrieval", lambda: ask("retrieval", "sources", ["doc-a", "doc-b", "doc-c"]))
+        facts = run.step("extraction", lambda: ask("extraction", str(docs), [doc.upper() for doc in docs]))
+        run.side_effect("email:extraction-complete", key="extraction-complete")
+        if told.get("with_wait"):
+            run.wait_for_event("approval", "editor.approved")
+        draft = run.step("drafting", lambda: ask("drafting", str(facts), f"draft({'+'.join(facts)})#{told.get('nonce', 0)}"))
+        return run.step("deliver", lambda: ask("deliver", draft, f"delivered:{draft}"))
+
+    return research_agent
+
+
+support_agent = support_agent_with(StandInModel())
+research_agent = research_agent_with(StandInModel())
+WORKFLOWS: dict[str, Workflow] = {"support_agent": support_agent, "research_agent": research_agent}
