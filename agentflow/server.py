@@ -43,7 +43,7 @@ else:
 
 USER = "agentflow"
 DATABASE = "agentflow"
-PORT = 5432  # of the socket's name; Windows, with TCP, takes a free port at each start
+PORT = 5432  # of the socket's name; Windows, with TCP, keeps a port that was free
 PATIENCE = 60  # seconds for a start or a stop
 SOCKET_PATH_MAX = 103  # bytes: what macOS takes; Linux takes 107
 WINDOWS = sys.platform == "win32"
@@ -162,7 +162,7 @@ class Server:
         return direct if fits and speakable else str(_short_link(self.socket_folder))
 
     def url(self, database: str = DATABASE) -> str:
-        """The address in SQLAlchemy's form; valid across restarts (on Windows until the next start)."""
+        """The address in SQLAlchemy's form, the same across restarts."""
         if WINDOWS:
             password, port = (self.home / "password").read_text(), (self.home / "port").read_text()
             return f"postgresql+psycopg://{USER}:{password}@127.0.0.1:{port}/{quote(database, safe='')}"
@@ -209,7 +209,7 @@ class Server:
         try:
             return {name: self._query(f"SHOW {name}")[0].decode() for name in names or DURABLE}
         except psycopg.OperationalError as error:
-            raise ServerError(f"PostgreSQL in {self.home} does not answer: {error}. Call start().") from error
+            raise ServerError(f"PostgreSQL in {self.home} does not answer; call start(). {error}") from error
 
     def is_durable(self) -> bool:
         """Whether what was committed survives a power cut."""
@@ -273,7 +273,8 @@ class Server:
         """`data` is a complete cluster with our settings: made beside its place, then renamed, so never half made."""
         if (self.data / "PG_VERSION").exists():
             return
-        account.own(self.home)
+        if not account.reaches(self.home):
+            account.own(self.home)
         for unfinished in self.home.glob("data.new-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         fresh = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.home))  # 0700
@@ -281,11 +282,13 @@ class Server:
         access = ["--auth-local=trust", "--auth-host=reject"]
         if WINDOWS:
             (self.home / "password").write_text(secrets.token_urlsafe(24))
-            access = ["--auth=scram-sha-256", "--pwfile=password"]
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                (self.home / "port").write_text(str(free.getsockname()[1]))
+            access = ["--auth=scram-sha-256", "--pwfile=password", f"--set=port={(self.home / 'port').read_text()}"]
         # The builtin provider and locale C are in the binaries: nothing is asked of the machine's locales.
         locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-        command = [find_binaries() / "initdb", "-D", fresh.name, f"--username={USER}", *access, *locale, *settings]
+        command = [find_binaries() / "initdb", "-D", fresh.name, f"--username={USER}", *locale, *settings, *access]
         code, said = account.run(command, cwd=self.home)
         if code != 0:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -303,9 +306,7 @@ class Server:
             stale.unlink(missing_ok=True)
         command = [find_binaries() / "pg_ctl", "start", "-w", "-t", PATIENCE, "-D", "data", "-l", self.log.name]
         with _file_lock(self.home / "lifeline") as held:  # when we close it, only those who inherited it hold it
-            code, said = account.run(
-                [*command, *_free_port(self.home)], cwd=self.home, keep=[] if WINDOWS else [held.fileno()]
-            )
+            code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held.fileno()])
         if code != 0:
             raise self._error("did not start", said)
         self._wait(self.is_running, "started, but does not answer")
@@ -337,7 +338,7 @@ class Server:
 
 
 def _stand_ins(data: Path) -> list[Account]:
-    """Who may run PostgreSQL for root: the data's owner, or root without its powers, or (before there is data) nobody."""
+    """Who may run PostgreSQL for root: the data's owner, or root without its powers, or (at first) nobody."""
     if sys.platform == "win32":
         return []
     owner = data.stat() if data.exists() else None
@@ -354,7 +355,7 @@ def _stand_ins(data: Path) -> list[Account]:
 
 
 def _short_link(target: Path) -> Path:
-    """A link to `target` in a 0700 folder of ours; its name follows from `target`: every process finds or remakes it."""
+    """A link to `target` in a 0700 folder of ours; its name follows from `target`, so all processes find it."""
     base = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # TMPDIR may differ between processes
     for attempt in range(9):
         name = hashlib.sha256(os.fsencode(os.path.realpath(target)) + bytes([attempt])).hexdigest()[:16]
@@ -369,17 +370,6 @@ def _short_link(target: Path) -> Path:
     raise ServerError(
         f"Somebody else holds {folder} and its like. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
     )
-
-
-def _free_port(home: Path) -> list[str]:
-    """On Windows, pg_ctl's option for a port that is free now, remembered in the home; elsewhere nothing."""
-    if not WINDOWS:
-        return []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    (home / "port").write_text(port)
-    return ["-o", f"-p {port}"]
 
 
 @contextmanager
