@@ -1,0 +1,101 @@
+"""One PostgreSQL for the whole test run, one schema of its own for each test that asks, both removed afterwards.
+
+`DATABASE_URL` names another server to test on; otherwise the embedded one is started in a temporary folder. Under xdist the
+controller owns it, so it is stopped once, at the very end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from agentflow import Database, Engine, migrate
+
+_HOME = "AGENTFLOW_TEST_HOME"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The controller starts the server before any worker asks for it."""
+    if hasattr(config, "workerinput") or os.environ.get("DATABASE_URL") or os.environ.get(_HOME):
+        return
+    from agentflow.server import ensure_running
+
+    home = Path(tempfile.mkdtemp(prefix="agentflow-test-"))
+    os.environ[_HOME] = str(home)
+    os.environ["AGENTFLOW_TEST_URL"] = ensure_running(home).url()
+    config.stash[_STARTED] = home
+
+
+_STARTED: pytest.StashKey[Path] = pytest.StashKey()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The server that we started is stopped and its folder gone."""
+    home = config.stash.get(_STARTED, None)
+    if home is not None:
+        from agentflow.server import Server
+
+        Server(home).stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def url() -> str:
+    """Where the tests' PostgreSQL is."""
+    return os.environ.get("DATABASE_URL") or os.environ["AGENTFLOW_TEST_URL"]
+
+
+def drop(database: Database) -> None:
+    """Both schemas of a test are gone."""
+    with database.alchemy.connect() as connection:
+        connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def shared_database(url: str) -> Iterator[Database]:
+    """One migrated schema for this process; `engine` empties it around each test."""
+    database = Database(url, f"t_{uuid.uuid4().hex[:12]}", patience=10)
+    migrate(database, laboratory=True)
+    yield database
+    drop(database)
+
+
+@pytest.fixture
+def engine(shared_database: Database) -> Iterator[Engine]:
+    """An engine on an empty laboratory."""
+    engine = Engine(shared_database)
+    engine.reset_database()
+    yield engine
+    engine.reset_database()
+    engine.world.database.close()
+
+
+@pytest.fixture
+def schema(url: str) -> Iterator[Callable[[], Database]]:
+    """Makes databases with a new, empty, unmigrated schema each; all are dropped afterwards."""
+    made: list[Database] = []
+
+    def make(**options: Any) -> Database:
+        made.append(Database(url, f"t_{uuid.uuid4().hex[:12]}", **{"patience": 10, **options}))
+        return made[-1]
+
+    yield make
+    for database in made:
+        drop(database)
+
+
+def rows(engine: Engine, query: str, **binds: Any) -> list[dict[str, Any]]:
+    """What stands in the tables: `{s}` is the engine's schema, `{w}` the world's."""
+    schema = engine.database.schema
+    with engine.database.alchemy.connect() as connection:
+        found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
+        return [dict(row) for row in found.mappings()]
