@@ -95,7 +95,7 @@ class Database:
                 _log(rows, boundary)
                 if hook:
                     outcome = rows[0].get("outcome", "committed") if rows else "committed"
-                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
+                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
             pause = min(1.0, pause * 2 or 0.05)

@@ -386,7 +386,7 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
         return False
     if row["lease_owner"] is None:
         return name in _RELEASING
-    return row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
+    return bool(row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

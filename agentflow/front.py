@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from . import evidence
 from .database import Database
 from .engine import Transactions
 from .errors import CrashInjected, NotALaboratory
-from .log import log_event
-from .migrations import LABORATORY
+from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
+from .server import ensure_running
+from .statements import GUARD
 from .tools import SimulatedTool
 from .worker import Renewals, Worker, carry
 from .workflows import WORKFLOWS
@@ -151,10 +155,6 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    from sqlalchemy import text
-
-    from .statements import GUARD
-
     condition = " ".join(line.strip() for line in GUARD.splitlines()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
@@ -164,19 +164,11 @@ def open_engine(url: str | None = None, schema: str = "agentflow", **options: An
 
     The embedded server's schemas are laboratories. Options as for Engine.
     """
-    import os
-
-    from .migrations import migrate
-
     where = url or os.environ.get("DATABASE_URL")
     embedded = where is None
     if where is None:
-        from .server import ensure_running
-
         where = ensure_running().url()
     database = Database(where, schema)
     migrate(database, laboratory=embedded)
     return Engine(database, **options)
 
-
-_ = log_event
