@@ -26,8 +26,9 @@ from sqlalchemy.engine import make_url
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
 from .log import log_event
 from .model import Boundary, Hook
+from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import LABORATORY, READS, TRANSACTIONS
+from .statements import TRANSACTIONS
 
 Row = dict[str, Any]
 

@@ -26,7 +26,7 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
-from .statements import show_sql
+from .queries import show_sql
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
