@@ -44,7 +44,8 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer. Raises BadName for a schema name that cannot be used.
+    not answer. Each connection prepares its statements, keeps settings, and listens, so a pooler between must be in session
+    mode; one in transaction mode is found out and named. Raises BadName for a schema name that cannot be used.
     """
 
     def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
@@ -114,7 +115,13 @@ class Database:
                 raise _named(error, connection, name, self) from error
 
     def check(self) -> Row:
-        """What answers: server version, database, whether commits are durable. One attempt; raises DatabaseAway."""
+        """What answers: server version, database, whether commits are durable. Raises DatabaseAway at once, without patience."""
+        try:
+            return self._check()
+        except OutcomeUnknown:  # a pooled connection had died while idle, which says nothing about the server
+            return self._check()
+
+    def _check(self) -> Row:
         with self._connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
             try:
                 return cursor.execute(_CHECK).fetchone() or {}
@@ -133,8 +140,8 @@ class Database:
         connection: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
         try:
             yield connection
-        except BaseException:
-            if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        except BaseException as error:
+            if _is_spent(connection, error):
                 pooled.invalidate()
                 self.alchemy.dispose()  # its neighbours are as old as it was
             raise
@@ -167,6 +174,14 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('full_page_writes')::bool AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
+
+
+def _is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
+    """Whether another connection may do better: this one is lost, in the middle of something, or read-only (a session
+    keeps the default that it began with, and an old primary its address)."""
+    if connection.closed or isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+        return True
+    return connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
 
 def _prepare_connection(connection: psycopg.Connection[Any], _record: Any) -> None:
@@ -225,6 +240,11 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         return OutcomeUnknown(f"{name}: the connection to {database.where} was lost ({said}); it may have been committed.")
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+    if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
+        return AgentFlowError(
+            f"{name}: {database.where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
+            "between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
+        )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):

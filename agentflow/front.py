@@ -42,7 +42,9 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        self.world = SimulatedTool(Database(database.url.render_as_string(hide_password=False), database.schema))
+        url = database.url.render_as_string(hide_password=False)
+        self.world = SimulatedTool(Database(url, database.schema, patience=database.patience))
+        self.world.database.give_up = database.give_up  # a worker that is told to stop waits for neither
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
