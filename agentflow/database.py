@@ -93,6 +93,10 @@ class Database:
                     hook(replace(boundary, edge="after", outcome=outcome))  # type: ignore[arg-type]
                 if time.monotonic() + pause >= deadline or self.give_up.is_set():
                     raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
+            except AgentFlowError:
+                if hook:
+                    hook(replace(boundary, edge="after", outcome="refused"))
+                raise
             else:
                 _log(rows, boundary)
                 if hook:

@@ -19,6 +19,7 @@ from .errors import (
     AgentFlowError,
     AlreadyFinished,
     BadName,
+    DuplicateStep,
     EventRefused,
     IdTaken,
     LostLease,
@@ -361,7 +362,10 @@ class Transactions:
             "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
         }  # fmt: skip
         boundary = self._boundary(name, claim, subject)
-        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        try:
+            rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        except DuplicateStep:
+            raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, repr(params.get("p_step", subject))) from None
         if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
             # The refusal waited, to be recorded, for a renewal of the lease that it had found expired: see NOW_POSSIBLE.
             rows, again = self.database.transact(name, told, boundary, self.hook)

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from agentflow import AgentFlowError, Claim, Database, Engine, LostLease, ToolCall, migrate
+from agentflow.errors import DuplicateStep
 from agentflow.engine import NOW_POSSIBLE, Transactions
 from agentflow.queries import LABORATORY, READS
 from agentflow.schema import metadata
@@ -659,3 +660,13 @@ def test_a_renewal_in_doubt_that_is_refused_is_never_taken_for_done_because_a_st
 
     with pytest.raises(LostLease, match="expired"):
         Transactions(InDoubt(engine.database, refused)).renew_lease(claim)  # type: ignore[arg-type]
+
+
+def test_a_step_that_is_recorded_already_is_refused_by_name_and_the_hook_is_told(engine: Engine) -> None:
+    seen: list[Any] = []
+    claim = engine.checkpoint(held(engine), "classify", 1)
+    with pytest.raises(DuplicateStep, match=f"workflow '{claim.workflow_id}', call 2: recorded 'classify' once"):
+        Engine(engine.database, hook=seen.append).checkpoint(claim, "classify", 2)
+    assert [(b.transaction, b.edge, b.outcome) for b in seen] == [("checkpoint", "before", None), ("checkpoint", "after", "refused")]
+    assert rows(engine, "SELECT value FROM {s}.steps") == [{"value": 1}]
+    assert gapless(rows_of(engine.database, claim.workflow_id))
