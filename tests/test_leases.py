@@ -55,6 +55,7 @@ def test_a_slow_worker_that_can_renew_is_never_robbed(engine: Engine) -> None:
     mine.create_workflow(None, name="slow", workflow_id="w")
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(mine.worker("A", lease_seconds=0.6).run_once)
+        eventually(lambda: row(mine)["lease_owner"] == "A")
         thief = mine.worker("B")
 
         def many_leases_passed() -> bool:
@@ -65,6 +66,37 @@ def test_a_slow_worker_that_can_renew_is_never_robbed(engine: Engine) -> None:
         gate.set()
         assert future.result(30) == "completed"
     assert (row(mine)["fence_token"], row(mine)["crashes"]) == (1, 0)
+
+
+def test_a_short_lease_beside_a_long_one_is_renewed_in_time(engine: Engine) -> None:
+    """Both workers' leases are renewed by one thread, which sleeps until the next is due."""
+    gate = threading.Event()
+    mine = Engine(engine.database, workflows={"slow": lambda run, _: run.step("one", lambda: gate.wait(60))})
+    mine.create_workflows([None] * 2, name="slow", workflow_ids=["long", "short"])
+    with ThreadPoolExecutor(2) as thread:
+        first = thread.submit(mine.worker("A", lease_seconds=600).run_once)
+        eventually(lambda: row(mine, "long")["lease_owner"] == "A")
+        second = thread.submit(mine.worker("B", lease_seconds=0.6).run_once)
+        try:
+            eventually(lambda: entries(mine, "lease_renewed", "B") >= 4)
+        finally:
+            gate.set()
+        assert (first.result(30), second.result(30)) == ("completed", "completed")
+    assert row(mine, "short")["fence_token"] == 1
+
+
+def test_the_thread_that_renews_ends_when_nothing_is_held_and_comes_back(jobs: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentflow.worker._IDLE_SECONDS", 0.05)
+
+    def renewing() -> int:
+        return sum(thread.name == "agentflow-renewals" for thread in threading.enumerate())
+
+    others = renewing()
+    for n in range(3):
+        jobs.create_workflow(None, name="plain", workflow_id=f"w{n}")
+        worker = Worker(jobs, jobs.workflows, jobs.tool, "A")
+        assert worker.run_once() == "completed"
+        eventually(lambda: renewing() <= others)
 
 
 def test_a_worker_that_cannot_renew_for_a_whole_lease_is_robbed_and_the_token_protects(engine: Engine) -> None:
@@ -89,7 +121,7 @@ def test_a_worker_that_cannot_renew_for_a_whole_lease_is_robbed_and_the_token_pr
     cut_off = Worker(mine, mine.workflows, mine.tool, "A", lease_seconds=0.3, renewals=Renewals(Unreachable(engine.database)))
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(cut_off.run_once)
-        eventually(lambda: ran)
+        eventually(lambda: ran)  # A has it
         assert eventually(mine.worker("B").run_once) == "completed"
         before = rows_of(mine.database, "w")
         gate.set()
@@ -416,3 +448,14 @@ def test_a_lost_lease_is_told_by_name_of_what_replaced_it(jobs: Engine) -> None:
         jobs.checkpoint(claim, "one", 1)
     with pytest.raises(LostLease, match="token 1 of A is not the row's"):
         jobs.load(claim)
+
+
+def test_an_interrupt_is_not_swallowed_when_the_lease_is_lost(jobs: Engine) -> None:
+    def body() -> None:
+        jobs.expire_lease("w")
+        raise KeyboardInterrupt
+
+    mine = Engine(jobs.database, workflows={"job": lambda run, _: run.step("one", body)})
+    mine.create_workflow(None, name="job", workflow_id="w")
+    with pytest.raises(KeyboardInterrupt):
+        mine.run_until_idle("A")

@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agentflow import Engine, Policy, migrate
 from agentflow.model import Boundary
 from agentflow.worker import Worker
@@ -186,7 +184,7 @@ def test_batches_that_cross_are_all_created_without_a_deadlock_that_anybody_sees
         order = ids if number % 2 else ids[::-1]
         try:
             engine.create_workflows([i for i in order], name="job", workflow_ids=order)
-        except BaseException as error:
+        except Exception as error:
             troubles.append(error)
 
     threads = [threading.Thread(target=create, args=(n,)) for n in range(6)]
@@ -226,4 +224,4 @@ def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any
     eventually(lambda: commits(idle) - before >= asked_for)
     connecting = 16 * 12  # settings of new sessions and their LISTEN
     assert commits(idle) - before <= asked_for + connecting
-    assert time.process_time() - cpu < 0.5 * (time.monotonic() - began) or pytest.fail("idle workers are busy")
+    assert time.process_time() - cpu < 0.5 * (time.monotonic() - began)  # a busy loop would take all of it
