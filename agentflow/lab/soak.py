@@ -1,0 +1,371 @@
+"""Hundreds of requests on real worker processes that are really killed; afterwards the rows say what it came to.
+
+Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random: by
+the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced, their
+leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from multiprocessing.process import BaseProcess
+from statistics import fmean
+from typing import IO, Any
+
+from sqlalchemy import text
+
+from .. import evidence
+from ..database import Database
+from ..errors import NotALaboratory, SoakError
+from ..front import Engine
+from ..migrations import migrate
+from ..model import Boundary, Hook, Policy
+from ..worker import new_identity
+from .crashes import kill_here
+from .plan import GAP, Plan, label, plan_kills
+from .processes import ended, kill, start
+
+BATCH = 100
+AHEAD = 400  # so many unfinished workflows are in the queue at most
+MakeEngine = Callable[..., Engine]
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    """What a soak came to, read from the rows after every worker was gone. Times in ms unless they say seconds.
+
+    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the parent
+    to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
+    `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
+    """
+
+    schema: str
+    seed: int
+    workers: int
+    workflow_completion_rate: float
+    workflows_total: int
+    workflows_completed: int
+    tool_execution_attempts: int
+    business_effects: int
+    duplicate_business_effects: int
+    recovery_latency_ms: float | None
+    semantics: str
+    lost_workflows: int
+    repeated_calls: int
+    kills_planned: int
+    kills_happened: int
+    kills_in_gap: int
+    random_kills_planned: int
+    random_kills: int
+    kills_in_flight: int
+    processes_killed: int
+    recoveries: int
+    recovery_ms: dict[str, float | None]
+    kills: tuple[tuple[int, str], ...] = field(repr=False)
+    seconds: float = 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """Each thing that is not as promised, as a sentence; none if all is well."""
+        checks = (
+            (self.lost_workflows == 0, f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"),
+            (self.duplicate_business_effects == 0, f"{self.duplicate_business_effects} effects are doubled"),
+            (
+                self.business_effects == self.workflows_completed + self.duplicate_business_effects,
+                f"{self.workflows_completed} workflows are completed and the world has {self.business_effects} effects",
+            ),
+            (
+                self.tool_execution_attempts - self.business_effects == self.repeated_calls,
+                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the {self.repeated_calls} "
+                + "repeated calls in the world's own log",
+            ),
+            (self.kills_happened == self.kills_planned, f"{self.kills_happened} of {self.kills_planned} planned kills happened"),
+            (
+                self.random_kills == self.random_kills_planned,
+                f"{self.random_kills} of {self.random_kills_planned} random kills happened",
+            ),
+            (
+                self.processes_killed >= self.kills_happened + self.random_kills,
+                f"only {self.processes_killed} processes were seen to end by SIGKILL",
+            ),
+        )
+        return [sentence for good, sentence in checks if not good]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing lost, nothing doubled, and every kill happened."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for a program, `ok` and `problems` included."""
+        return {**asdict(self), "ok": self.ok, "problems": self.problems}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker process of a soak has to know; it is sent to each of them. `plan` is by workflow id."""
+
+    url: str
+    schema: str
+    plan: dict[str, tuple[str, ...]]
+    lease_seconds: float
+    make_engine: MakeEngine
+
+
+def soak(
+    url: str, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
+    random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
+    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: MakeEngine = Engine,
+) -> SoakReport:  # fmt: skip
+    """The requests were run as support agents on `workers` processes while workers were killed; what it came to.
+
+    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
+    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
+    the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, ValueError for numbers that make no sense, and
+    whatever reading the requests raises, before anything starts.
+    """
+    if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
+        raise ValueError("give at least one worker, and either planned kills or random kills.")
+    with _spooled(requests) as (spool, total), _own_schema(url, schema, seed, keep) as database:
+        plan = plan_kills(seed, total, kills)
+        settings = Settings(
+            url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
+        )
+        began = time.monotonic()
+        run = _Soak(database, settings, workers, total, random.Random(seed))
+        run.carry(_read_back(spool), kills, random_kills, stall_seconds, progress)
+        return run.report(plan, seed, random_kills, time.monotonic() - began)
+
+
+def workflow_id(request: int) -> str:
+    """The id of the workflow of the request with this index."""
+    return f"request-{request:06d}"
+
+
+def serve(settings: Settings, identity: str) -> None:
+    """One worker process: carries workflows until SIGTERM, or until the plan kills it."""
+    database = Database(settings.url, settings.schema, application_name=identity)
+    engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
+    worker = engine.with_hook(_killer(engine, settings.plan)).worker(identity, poll_seconds=settings.lease_seconds / 4)
+    worker.stop_on_signals()
+    worker.run_forever()
+
+
+def _policy(lease_seconds: float) -> Policy:
+    # Every take-over here follows a kill that we ordered, so the budget against workflows that kill must not be spent.
+    return Policy(lease_seconds=lease_seconds, crash_budget=1_000_000)
+
+
+def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
+    """Kills this process at the boundary planned for a workflow's next kill.
+
+    A plan says "token k"; what counts is the k-th kill, so that a lease lost on a loaded machine does not cancel it.
+    """
+
+    def hook(boundary: Boundary) -> None:
+        planned = plan.get(boundary.workflow or "")
+        if planned and boundary.outcome in (None, "committed") and label(boundary) in planned:
+            happened = sum(entry["event"] == "worker_killed" for entry in engine.history(str(boundary.workflow)))
+            if happened < len(planned) and planned[happened] == label(boundary):
+                kill_here(engine, label(boundary), boundary)
+
+    return hook
+
+
+class _Soak:
+    """One soak while it runs: the queue is fed, the dead are replaced, and random victims are chosen."""
+
+    def __init__(self, database: Database, settings: Settings, workers: int, total: int, chance: random.Random) -> None:
+        self.database, self.settings, self.workers, self.total, self.chance = database, settings, workers, total, chance
+        self.engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
+        self.alive: dict[str, BaseProcess] = {}
+        self.processes_killed, self.broken = 0, 0
+        self.random_kills, self.in_flight = 0, 0
+
+    def carry(
+        self, requests: Iterator[str], kills: int, random_kills: int, stall_seconds: float, progress: bool | None
+    ) -> None:
+        """Every workflow is finished, every kill has happened, and no worker process is left."""
+        thresholds = deque(sorted(self.chance.uniform(0, 0.9 * self.total) for _ in range(random_kills)))
+        submitted, seen, moved = 0, (0, 0), time.monotonic()
+        try:
+            with _bar(self.total, progress) as show:
+                while seen[0] < self.total or seen[1] < kills:
+                    self._man()
+                    if submitted - seen[0] < AHEAD:
+                        submitted += self._submit(list(islice(requests, BATCH)), submitted)
+                    if thresholds and seen[0] >= thresholds[0]:
+                        thresholds.popleft()
+                        self._kill_one()
+                    else:
+                        self._bury(ended(self.alive.values(), 0.02))
+                    before, seen = seen, self._finished()
+                    moved = time.monotonic() if seen != before else moved
+                    show(seen[0])
+                    if time.monotonic() - moved > stall_seconds:
+                        raise SoakError(self._stuck(seen, kills, stall_seconds))
+                self._dismiss()
+        finally:
+            kill(self.alive.values())
+
+    def _man(self) -> None:
+        """There are as many workers as ordered."""
+        while len(self.alive) < self.workers:
+            identity = new_identity("soak")
+            self.alive[identity] = start(serve, self.settings, identity, name=identity)
+
+    def _bury(self, dead: list[BaseProcess]) -> None:
+        """The dead are counted. Raises SoakError if workers end of themselves again and again."""
+        for process in dead:
+            del self.alive[process.name]
+            if process.exitcode == -9:
+                self.processes_killed += 1
+            else:
+                self.broken += 1
+                if self.broken > 3 * self.workers:
+                    raise SoakError(
+                        f"{self.broken} workers ended of themselves, the last with exit code {process.exitcode}; their "
+                        "errors are on standard error. Mend that and soak again."
+                    )
+
+    def _dismiss(self) -> None:
+        """The workers were asked to stop and have."""
+        for process in self.alive.values():
+            process.terminate()
+        deadline = time.monotonic() + 10
+        while self.alive and time.monotonic() < deadline:
+            self._bury(ended(self.alive.values(), 0.1))
+
+    def _submit(self, batch: list[str], first: int) -> int:
+        self.engine.create_workflows(batch, workflow_ids=[workflow_id(first + n) for n in range(len(batch))])
+        return len(batch)
+
+    def _kill_one(self) -> None:
+        """One worker is dead by SIGKILL, at a random microsecond, every other time while it waits for an answer."""
+        time.sleep(self.chance.uniform(0, 0.02))
+        process = self.alive[self.chance.choice(sorted(self.alive))]
+        if self.random_kills % 2:
+            until = time.monotonic() + 0.25
+            while not self._is_active(process.name) and time.monotonic() < until:
+                pass
+        if process.is_alive():
+            process.kill()
+            self.in_flight += self._is_active(process.name)  # seen after the signal: it sends nothing any more
+            self.random_kills += 1
+        process.join()
+        self._bury([process])
+
+    def _is_active(self, identity: str) -> bool:
+        return bool(self._ask(_ACTIVE, name=identity)[0]["active"])
+
+    def _finished(self) -> tuple[int, int]:
+        row = self._ask(_PROGRESS)[0]
+        return row["finished"], row["kills"]
+
+    def _stuck(self, seen: tuple[int, int], kills: int, seconds: float) -> str:
+        rows = self._ask(_STUCK)
+        named = "; ".join(
+            f"{r['id']} ({r['status']}, {r['state']}, token {r['fence_token']}, held by {r['lease_owner'] or 'nobody'})" for r in rows
+        )
+        return (
+            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are finished, "
+            f"{seen[1]} of {kills} kills happened. Stuck: {named or 'none'}. Soak again with --keep and read their histories."
+        )
+
+    def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
+        """The figures, from the rows alone (and the exit codes of the dead)."""
+        figures = evidence.reliability_metrics(self.database)
+        planned = Counter((request, where) for request, each in plan.items() for where in each)
+        recorded = Counter((int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in self._ask(_KILLED))
+        kills = tuple(sorted((planned & recorded).elements()))
+        takeovers = evidence.recoveries(self.database)
+        return SoakReport(
+            schema=self.database.schema, seed=seed, workers=self.workers, **figures,
+            lost_workflows=self.total - figures["workflows_completed"],
+            repeated_calls=self._ask(_REPEATED)[0]["calls"],
+            kills_planned=planned.total(), kills_happened=len(kills), kills_in_gap=sum(where in GAP for _, where in kills),
+            random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
+            processes_killed=self.processes_killed, recoveries=len(takeovers),
+            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in ("detect", "claim", "replay", "re_execute", "span")},
+            kills=kills, seconds=round(seconds, 1),
+        )  # fmt: skip
+
+    def _ask(self, query: str, **binds: Any) -> list[dict[str, Any]]:
+        schema = self.database.schema
+        with self.database.alchemy.connect() as connection:
+            found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
+            return [dict(row) for row in found.mappings()]
+
+
+_PROGRESS = """\
+SELECT (SELECT count(*) FROM {s}.workflows WHERE finished_at IS NOT NULL) AS finished,
+       (SELECT count(*) FROM {s}.history WHERE event = 'worker_killed') AS kills"""
+_STUCK = """\
+SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
+WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
+_KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
+_REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
+_ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 3) if known else None
+
+
+@contextmanager
+def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
+    """The requests on disk, and how many: a plan needs their number, and memory is bounded."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+        total = 0
+        for request in requests:
+            spool.write(json.dumps(request) + "\n")
+            total += 1
+        spool.seek(0)
+        yield spool, total
+
+
+def _read_back(spool: IO[str]) -> Iterator[str]:
+    return (json.loads(line) for line in spool)
+
+
+@contextmanager
+def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator[Database]:
+    """A new schema, gone afterwards unless it is to be kept. Raises NotALaboratory if it exists."""
+    database = Database(url, schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}")
+    try:
+        with database.alchemy.connect() as connection:
+            if connection.execute(text("SELECT to_regnamespace(:name)"), {"name": f'"{database.schema}"'}).scalar():
+                raise NotALaboratory(f"schema {database.schema!r} exists already, and a soak begins with an empty one. Name another.")
+        migrate(database, laboratory=True)
+        try:
+            yield database
+        finally:
+            if not keep:
+                with database.alchemy.connect() as connection:
+                    connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
+    finally:
+        database.close()
+
+
+@contextmanager
+def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, on a terminal or if wanted."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    with tqdm(total=total, unit="workflow", disable=None if wanted is None else not wanted) as bar:
+
+        def show(finished: int) -> None:
+            bar.update(finished - bar.n)
+
+        yield show
