@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from statistics import fmean
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from sqlalchemy import text
 
@@ -37,6 +37,7 @@ from .processes import ended, kill, start
 BATCH = 100
 AHEAD = 400  # so many unfinished workflows are in the queue at most
 MakeEngine = Callable[..., Engine]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,9 @@ class _Soak:
             with _bar(self.total, progress) as show:
                 while seen[0] < self.total or seen[1] < kills:
                     self._man()
-                    if submitted - seen[0] < AHEAD:
-                        submitted += self._submit(list(islice(requests, BATCH)), submitted)
+                    # Work must not outrun the random kills, or the last of them would find nobody working.
+                    may = min(seen[0] + AHEAD, self.total if not thresholds else int(thresholds[0]) + 8 * self.workers)
+                    submitted += self._submit(list(islice(requests, max(0, min(BATCH, may - submitted)))), submitted)
                     if thresholds and seen[0] >= thresholds[0]:
                         thresholds.popleft()
                         self._kill_one()
@@ -252,12 +254,11 @@ class _Soak:
 
     def _kill_one(self) -> None:
         """One worker is dead by SIGKILL, at a random microsecond, every other time while it waits for an answer."""
-        time.sleep(self.chance.uniform(0, 0.02))
-        process = self.alive[self.chance.choice(sorted(self.alive))]
+        holders = [row["lease_owner"] for row in _soon(lambda: self._ask(_HOLDERS, alive=list(self.alive)))]
+        process = self.alive[self.chance.choice(holders or sorted(self.alive))]
+        time.sleep(self.chance.uniform(0, 0.005))
         if self.random_kills % 2:
-            until = time.monotonic() + 0.25
-            while not self._is_active(process.name) and time.monotonic() < until:
-                pass
+            _soon(lambda: self._is_active(process.name))
         if process.is_alive():
             process.kill()
             self.in_flight += self._is_active(process.name)  # seen after the signal: it sends nothing any more
@@ -315,7 +316,16 @@ SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
 _REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
+_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
+
+
+def _soon(look: Callable[[], T], seconds: float = 0.25) -> T:
+    """What `look` sees as soon as it sees something, or at the end."""
+    until = time.monotonic() + seconds
+    while not (seen := look()) and time.monotonic() < until:
+        pass
+    return seen
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
