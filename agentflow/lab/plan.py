@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from ..model import Boundary
 
@@ -49,24 +50,24 @@ def plan_kills(seed: int, requests: int, kills: int) -> Plan:
     if kills and not requests:
         raise ValueError("there is no request, so no worker can be killed at one.")
     plan: Plan = {}
-    in_gap = math.ceil(kills * GAP_SHARE)
-    left, token = kills, 1
+    left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
     while left:
         more_to_come = left > requests
         hit = _smallest(seed, requests, token, min(left, requests))
-        for rank, request in enumerate(hit):
+        for request in hit:
             before = plan.get(request, ())
             choices = [b for b in _reachable(before) if not (more_to_come and b == PATH[-1])]
-            if token == 1 and rank < in_gap:
-                choices = list(GAP)
-            plan[request] = (*before, min(choices, key=lambda b: _hash(seed, request, b, token)))
+            if owed > 0:
+                choices = [b for b in choices if b in GAP] or choices
+            chosen = min(choices, key=partial(_hash_of, seed, request, token))
+            plan[request], owed = (*before, chosen), owed - (chosen in GAP)
         left, token = left - len(hit), token + 1
     return plan
 
 
 def _smallest(seed: int, requests: int, token: int, count: int) -> list[int]:
     """The requests in the order of their smallest hash; memory for `count` of them."""
-    return heapq.nsmallest(count, range(requests), key=lambda r: min(_hash(seed, r, b, token) for b in PATH))
+    return heapq.nsmallest(count, range(requests), key=lambda r: min(_hash_of(seed, r, token, b) for b in PATH))
 
 
 def _reachable(before: Sequence[str]) -> list[str]:
@@ -82,5 +83,5 @@ def _reachable(before: Sequence[str]) -> list[str]:
     return [*_AGAIN, *PATH[begins:]]
 
 
-def _hash(seed: int, request: int, boundary: str, token: int) -> int:
+def _hash_of(seed: int, request: int, token: int, boundary: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{request}:{boundary}:{token}".encode()).digest()[:8], "big")
