@@ -97,7 +97,8 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
+                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    outcome = rows[0].get("outcome", "committed") if rows else none
                     hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
                 return rows, in_doubt
             self.give_up.wait(pause)
