@@ -75,13 +75,17 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise lines.bad(f"is not CSV ({error}); a quote that is never closed swallows the lines after it") from error
+            raise lines.bad(
+                f"is not CSV ({error}); a quote that is never closed swallows the lines after it"
+            ) from error
         if record is None:
             break
         if header is None:
             header = record
             if header.count(column) != 1:
-                raise lines.bad(f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)")
+                raise lines.bad(
+                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)"
+                )
         elif record:
             if len(record) != len(header):
                 raise lines.bad(f"has {len(record)} fields and the header {len(header)}")

@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import psutil
+import pytest
 
 from agentflow.lab import processes
 
 from .helpers import eventually
 
 
-def stay() -> None:
-    """Runs until killed."""
+def stay(here: str = "") -> None:
+    """Runs until killed, after saying that it runs."""
+    print(here, end="", flush=True)
     threading.Event().wait()
 
 
@@ -59,18 +62,25 @@ import os, sys, threading
 from agentflow.lab import processes
 from tests.test_processes import stay
 if __name__ == "__main__":
-    started = [processes.start(stay) for _ in range(3)]
-    print(*[process.pid for process in started], flush=True)
+    started = [processes.start(stay, "!") for _ in range(3)]
+    print("", *[process.pid for process in started], flush=True)
+    sys.stdin.read()
     {then}
 """
 
 
 def children_of(then: str) -> tuple[subprocess.Popen[str], list[int]]:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT.format(then=then)], stdout=subprocess.PIPE, text=True, env={
-        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path])),
-    })  # fmt: skip
-    assert parent.stdout is not None
-    return parent, [int(pid) for pid in parent.stdout.readline().split()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(then=then)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdin is not None and parent.stdout is not None
+    told = ""
+    while told.count("!") < 3 or "\n" not in told:
+        told += (character := parent.stdout.read(1))
+        assert character, f"the parent ended after {told!r}"
+    parent.stdin.close()
+    return parent, [int(pid) for pid in told.replace("!", "").split()]
 
 
 def test_children_end_with_a_parent_that_is_killed() -> None:
@@ -79,6 +89,21 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
     parent.kill()
     parent.wait(30)
     eventually(lambda: all(gone(pid) for pid in pids))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a stopped process that its parent is gone")
+def test_stopped_children_end_with_a_parent_that_is_killed() -> None:
+    parent, pids = children_of("threading.Event().wait()")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    parent.kill()
+    parent.wait(30)
+    try:
+        eventually(lambda: all(gone(pid) for pid in pids))
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_children_end_with_a_parent_that_fails() -> None:

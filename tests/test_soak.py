@@ -14,7 +14,8 @@ from sqlalchemy import create_engine, text
 from agentflow import Claim, Engine
 from agentflow.errors import NotALaboratory, SoakError
 from agentflow.lab.plan import GAP, plan_kills
-from agentflow.lab.soak import SoakReport, soak
+from agentflow.lab.report import SoakReport
+from agentflow.lab.soak import soak
 from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
 
@@ -110,6 +111,12 @@ def test_more_kills_than_requests_all_happen(url: str) -> None:
     report = soak(url, some(6), kills=15, seed=3)
     assert_well(report, 6)
     assert report.kills_happened == 15
+
+
+def test_leases_that_run_out_by_themselves_cancel_no_planned_kill(url: str) -> None:
+    report = soak(url, some(20), kills=20, seed=5, workers=6, lease_seconds=0.02)
+    assert_well(report, 20)
+    assert report.kills_happened == 20
 
 
 def test_workers_killed_at_random_lose_nothing_and_double_nothing(url: str) -> None:

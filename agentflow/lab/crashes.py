@@ -71,7 +71,9 @@ def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
     kill_me()
 
 
-def crash_in_process(rule: CrashAt, act: Callable[[Engine], Any], make_engine: Callable[..., Engine], *arguments: Any) -> None:
+def crash_in_process(
+    rule: CrashAt, act: Callable[[Engine], Any], make_engine: Callable[..., Engine], *arguments: Any
+) -> None:
     """Runs `act` on an engine of this process's own and is killed at the rule's boundary; the target of a process."""
     engine = make_engine(*arguments)
     act(engine.with_hook(by_sigkill(engine, rule)))
@@ -93,5 +95,3 @@ def _at(rule: CrashAt, act: Hook) -> Hook:
 def _record(engine: Engine, event: str, at: CrashAt | str, boundary: Boundary) -> None:
     if boundary.workflow is not None:
         engine.record_fault(boundary.workflow, event, worker=boundary.worker, token=boundary.token, at=str(at))
-
-

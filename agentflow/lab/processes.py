@@ -8,18 +8,22 @@ here: what a process does (`crashes`, `soak`).
 from __future__ import annotations
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 _PRELOADED = ["agentflow", "agentflow.lab.crashes", "agentflow.lab.soak"]
+_PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
@@ -71,15 +75,28 @@ def kill_me() -> None:
 
 def _main(target: Callable[..., None], *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which decides
+    _die_with_fork_server()
     threading.Thread(target=_end_with_parent, name="agentflow-parent-watch", daemon=True).start()
     target(*arguments)
 
 
 def _end_with_parent() -> None:
+    """A running process notices that the pipe to its parent is closed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_with_fork_server() -> None:
+    """On Linux a stopped process ends as well: the kernel kills it when the fork server ends, which ends with our parent
+    as soon as no child of its own holds the other end of its pipe. (Elsewhere a stopped orphan stays stopped.)"""
+    server = getattr(forkserver, "_forkserver", None)
+    pipe = getattr(server, "_forkserver_alive_fd", None)
+    if sys.platform == "linux" and pipe is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(pipe)
+        setattr(server, "_forkserver_alive_fd", None)  # noqa: B010 (the standard library has no name for it)
 
 
 @atexit.register

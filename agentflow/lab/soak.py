@@ -15,7 +15,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from statistics import fmean
@@ -33,82 +33,12 @@ from ..worker import new_identity
 from .crashes import kill_here
 from .plan import GAP, Plan, label, plan_kills
 from .processes import ended, kill, start
+from .report import SoakReport
 
 BATCH = 100
 AHEAD = 400  # so many unfinished workflows are in the queue at most
 MakeEngine = Callable[..., Engine]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SoakReport:
-    """What a soak came to, read from the rows after every worker was gone. Times in ms unless they say seconds.
-
-    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the parent
-    to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
-    `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
-    """
-
-    schema: str
-    seed: int
-    workers: int
-    workflow_completion_rate: float
-    workflows_total: int
-    workflows_completed: int
-    tool_execution_attempts: int
-    business_effects: int
-    duplicate_business_effects: int
-    recovery_latency_ms: float | None
-    semantics: str
-    lost_workflows: int
-    repeated_calls: int
-    kills_planned: int
-    kills_happened: int
-    kills_in_gap: int
-    random_kills_planned: int
-    random_kills: int
-    kills_in_flight: int
-    processes_killed: int
-    recoveries: int
-    recovery_ms: dict[str, float | None]
-    kills: tuple[tuple[int, str], ...] = field(repr=False)
-    seconds: float = 0.0
-
-    @property
-    def problems(self) -> list[str]:
-        """Each thing that is not as promised, as a sentence; none if all is well."""
-        checks = (
-            (self.lost_workflows == 0, f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"),
-            (self.duplicate_business_effects == 0, f"{self.duplicate_business_effects} effects are doubled"),
-            (
-                self.business_effects == self.workflows_completed + self.duplicate_business_effects,
-                f"{self.workflows_completed} workflows are completed and the world has {self.business_effects} effects",
-            ),
-            (
-                self.tool_execution_attempts - self.business_effects == self.repeated_calls,
-                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the {self.repeated_calls} "
-                + "repeated calls in the world's own log",
-            ),
-            (self.kills_happened == self.kills_planned, f"{self.kills_happened} of {self.kills_planned} planned kills happened"),
-            (
-                self.random_kills == self.random_kills_planned,
-                f"{self.random_kills} of {self.random_kills_planned} random kills happened",
-            ),
-            (
-                self.processes_killed >= self.kills_happened + self.random_kills,
-                f"only {self.processes_killed} processes were seen to end by SIGKILL",
-            ),
-        )
-        return [sentence for good, sentence in checks if not good]
-
-    @property
-    def ok(self) -> bool:
-        """Nothing lost, nothing doubled, and every kill happened."""
-        return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures for a program, `ok` and `problems` included."""
-        return {**asdict(self), "ok": self.ok, "problems": self.problems}
 
 
 @dataclass(frozen=True)
@@ -201,7 +131,7 @@ class _Soak:
         submitted, seen, moved = 0, (0, 0), time.monotonic()
         try:
             with _bar(self.total, progress) as show:
-                while seen[0] < self.total or seen[1] < kills:
+                while seen[0] < self.total or self.processes_killed < kills:
                     self._man()
                     # Work must not outrun the random kills, or the last of them would find nobody working.
                     may = min(seen[0] + AHEAD, self.total if not thresholds else int(thresholds[0]) + 8 * self.workers)
@@ -210,8 +140,8 @@ class _Soak:
                         thresholds.popleft()
                         self._kill_one()
                     else:
-                        self._bury(ended(self.alive.values(), 0.02))
-                    before, seen = seen, self._finished()
+                        self._bury(ended(self.alive.values(), 0.05))
+                    before, seen = seen, (self._finished(), self.processes_killed)
                     moved = time.monotonic() if seen != before else moved
                     show(seen[0])
                     if time.monotonic() - moved > stall_seconds:
@@ -269,18 +199,18 @@ class _Soak:
     def _is_active(self, identity: str) -> bool:
         return bool(self._ask(_ACTIVE, name=identity)[0]["active"])
 
-    def _finished(self) -> tuple[int, int]:
-        row = self._ask(_PROGRESS)[0]
-        return row["finished"], row["kills"]
+    def _finished(self) -> int:
+        return int(self._ask(_FINISHED)[0]["finished"])
 
     def _stuck(self, seen: tuple[int, int], kills: int, seconds: float) -> str:
         rows = self._ask(_STUCK)
         named = "; ".join(
-            f"{r['id']} ({r['status']}, {r['state']}, token {r['fence_token']}, held by {r['lease_owner'] or 'nobody'})" for r in rows
+            f"{r['id']} ({r['status']}, {r['state']}, token {r['fence_token']}, held by {r['lease_owner'] or 'nobody'})"
+            for r in rows
         )
         return (
             f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are finished, "
-            f"{seen[1]} of {kills} kills happened. Stuck: {named or 'none'}. Soak again with --keep and read their histories."
+            f"{seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep and read their histories."
         )
 
     def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
@@ -308,9 +238,7 @@ class _Soak:
             return [dict(row) for row in found.mappings()]
 
 
-_PROGRESS = """\
-SELECT (SELECT count(*) FROM {s}.workflows WHERE finished_at IS NOT NULL) AS finished,
-       (SELECT count(*) FROM {s}.history WHERE event = 'worker_killed') AS kills"""
+_FINISHED = "SELECT count(*) AS finished FROM {s}.workflows WHERE finished_at IS NOT NULL"
 _STUCK = """\
 SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
@@ -356,14 +284,18 @@ def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator
     try:
         with database.alchemy.connect() as connection:
             if connection.execute(text("SELECT to_regnamespace(:name)"), {"name": f'"{database.schema}"'}).scalar():
-                raise NotALaboratory(f"schema {database.schema!r} exists already, and a soak begins with an empty one. Name another.")
+                raise NotALaboratory(
+                    f"schema {database.schema!r} exists already, and a soak begins with an empty one. Name another."
+                )
         migrate(database, laboratory=True)
         try:
             yield database
         finally:
             if not keep:
                 with database.alchemy.connect() as connection:
-                    connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
+                    connection.execute(
+                        text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE')
+                    )
     finally:
         database.close()
 
