@@ -67,7 +67,7 @@ def postmasters(home: Path) -> list[int]:
 
 
 def throwaway() -> Path:
-    """A new private folder with a short path; in memory where there is plenty, for these tests mostly wait for a disk."""
+    """A new private folder with a short path; in memory where there is plenty, as these tests mostly wait for disks."""
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2**31
     return Path(tempfile.mkdtemp(prefix="af-", dir=memory if roomy else None))
