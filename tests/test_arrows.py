@@ -13,21 +13,25 @@ PACKAGE = ROOT / "agentflow"
 # A room is a module or a folder directly under agentflow/. A new room gets a line here and in docs/architecture.md.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
+    "log": set(),
     "model": {"errors"},
     "values": {"errors"},
     "schema": set(),
-    "migrations": {"schema"},
     "statements": {"schema"},
+    "queries": {"schema", "statements"},
     "server": {"errors"},
-    "database": {"statements", "server", "errors", "model", "schema", "migrations"},
-    "engine": {"database", "statements", "schema", "model", "errors", "values"},
+    "database": {"statements", "queries", "schema", "server", "model", "errors", "log"},
+    "migrations": {"database", "schema", "errors"},
+    "engine": {"database", "statements", "queries", "schema", "model", "errors", "values"},
     "run": {"model", "errors", "values"},
     "journal": {"engine", "run", "model", "errors", "values"},
-    "worker": {"engine", "run", "journal", "model", "errors"},
-    "tools": {"database", "statements", "schema", "model", "errors", "values"},
+    "worker": {"engine", "run", "journal", "database", "model", "errors", "log"},
+    "tools": {"database", "statements", "queries", "schema", "model", "errors", "values", "log"},
     "workflows": {"tools", "run", "model", "errors"},
-    "evidence": {"engine", "database", "statements", "schema", "model", "errors"},
+    "evidence": {"engine", "database", "statements", "queries", "schema", "model", "errors"},
 }
+# what people import is put together from all of the above
+ARROWS["front"] = set(ARROWS)
 ENGINE_ROOMS = frozenset(ARROWS)
 DOORS = {"api", "cli", "on_dbos"}
 ARROWS["lab"] = set(ENGINE_ROOMS)
