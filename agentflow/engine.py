@@ -7,6 +7,7 @@ connection (`database`), what a workflow function sees (`run`, `journal`), and t
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -98,18 +99,21 @@ class Transactions:
             return None
         row = rows[0]
         values = {step["step_id"]: step["value"] for step in row["steps"]}
-        return {**row, "request": row["input"], "classification": values.get("classify"), "plan": values.get("plan")}
+        events = {name: json.loads(payload) for name, payload in row["events"].items()}
+        return {**row, "events": events, "request": row["input"], "classification": values.get("classify"), "plan": values.get("plan")}
 
     def list_workflows(
         self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
         """A page of workflows, the newest first, whose id begins with `prefix` (taken literally)."""
+        if prefix:
+            check_name("prefix", prefix)
         params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
         return self.database.read("list", params)
 
     def history(self, workflow_id: str) -> list[dict[str, Any]]:
         """All entries of a workflow in order. An entry of the world stands after the engine's entries that came before it."""
-        entries = self.database.read("history", {"p_workflow": workflow_id})
+        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
         return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
 
     def show_sql(self, name: str) -> str:
@@ -199,11 +203,12 @@ class Transactions:
         Transaction: intent. Raises LostLease, and ActionMismatch if the key has another action or other arguments.
         """
         check_name("action key", key)
-        intent = ActionIntent(claim.workflow_id, key, idempotency_key(claim.workflow_id, key), action, arguments)
+        text = to_json(arguments, workflow=claim.workflow_id, step=key)
+        intent = ActionIntent(claim.workflow_id, key, idempotency_key(claim.workflow_id, key), action, json.loads(text))
         params = {
             "p_key": intent.idempotency_key,
             "p_action": check_name("action", action),
-            "p_arguments": to_json(arguments, workflow=claim.workflow_id, step=key),
+            "p_arguments": text,
             "p_state": state,
         }
         self._guarded("intent", claim, key, params, detail)
@@ -290,7 +295,7 @@ class Transactions:
         the workflow is finished.
         """
         check_name("event name", name, MAX_EVENT_NAME)
-        text = to_json(payload, workflow=workflow_id, step=name, jsonb=True)
+        text = to_json(payload, workflow=workflow_id, step=name)
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
             why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"

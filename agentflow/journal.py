@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from .engine import Transactions
 from .errors import (
+    CrashInjected,
     DeterminismError,
+    LostLease,
     Postponed,
     StepFailed,
     StepMisuse,
@@ -24,7 +26,8 @@ from .errors import (
     describe_failure,
 )
 from .model import ActionIntent, Checkpoint, Claim, Tool
-from .values import to_json
+from .run import interrupted
+from .values import fingerprint, to_json
 
 States = Mapping[str, str]
 
@@ -66,10 +69,10 @@ class ClaimedJournal:
         return None
 
     def record(self, step_id: str, value: Any) -> Any:
-        """The step is checkpointed; the value as a replay would return it."""
+        """The step is checkpointed; the value, which passed to_json(), as a replay would return it."""
         state = self.states.get(step_id, step_id.upper())
         self._advance(self.engine.checkpoint(self.claim, step_id, value, state=state, detail=self._detail()))
-        return json.loads(to_json(value, workflow=self.claim.workflow_id, step=step_id))
+        return value
 
     def fail(self, step_id: str, error: BaseException) -> NoReturn:
         """The attempt is recorded: the next one is due later (Postponed), or this was the last (StepFailed).
@@ -99,7 +102,11 @@ class ClaimedJournal:
             failure = describe_failure(refusal)
             self._acknowledge(key, None, failure)
             raise StepFailed(self.claim.workflow_id, key, failure) from refusal
-        except Exception as unknown:
+        except (LostLease, CrashInjected):
+            raise
+        except BaseException as unknown:  # a tool that exits is a tool that did not answer
+            if interrupted(unknown):
+                raise
             self._postpone(key, describe_failure(unknown), self.attempts + 1)
         self._acknowledge(key, result, None)
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
@@ -137,8 +144,8 @@ class ClaimedJournal:
         return planned, True
 
     def _check_action(self, planned: ActionIntent, name: str, arguments: Any) -> None:
-        text = to_json(arguments, workflow=self.claim.workflow_id, step=planned.key)
-        if planned.action != name or json.loads(text) != planned.arguments:
+        where = {"workflow": self.claim.workflow_id, "step": planned.key}
+        if planned.action != name or fingerprint(arguments, **where) != fingerprint(planned.arguments, **where):
             raise self._mismatch(
                 f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}",
                 f"action {planned.key!r}: {name} {arguments!r:.200}",

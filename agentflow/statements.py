@@ -64,7 +64,7 @@ def _write(
 ) -> str:
     """The text of a write of one workflow's row, in the shape that the module's docstring describes."""
     more = "".join(f", {column}" for column in columns.split())
-    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'jsonb'}" for column in columns.split())
+    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'json'}" for column in columns.split())
     changes = _indent(sets + "\nentries = entries + 1,\nupdated_at = clock_timestamp()")[4:].lstrip()
     return f"""\
 WITH w AS (
@@ -99,12 +99,12 @@ FROM refused, entry"""
 
 
 RETURNS = {
-    "wait": ",\n              status = 'ready' AS arrived, events -> %(p_subject)s AS payload",
+    "wait": ",\n              status = 'ready' AS arrived, (events ->> %(p_subject)s)::json AS payload",
     "deliver": ", true AS same, pg_notify('agentflow', id) IS NULL AS told",
     "requeue": ", pg_notify('agentflow', id) IS NULL AS told",
     "release": ", pg_notify('agentflow', id) IS NULL AS told",
 }
-REFUSES = {"deliver": ", events -> %(p_subject)s = %(p_payload)s::jsonb AS same"}
+REFUSES = {"deliver": ", (events ->> %(p_subject)s)::jsonb = %(p_payload)s::jsonb AS same"}
 
 _NO_LEASE = "lease_owner = NULL,\nlease_expires_at = NULL,"
 
@@ -349,7 +349,7 @@ FROM effect, attempt""",
             attempts = 0,
             crashes = 0,
             error = NULL,""",
-            parts=_STEP.format(kind="wait", value="payload::json", error="NULL::json", when="\n    WHERE arrived").replace(
+            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", when="\n    WHERE arrived").replace(
                 "SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"
             ),
             columns="arrived payload",
@@ -361,7 +361,7 @@ FROM effect, attempt""",
         _write(
             "deliver",
             "'event_delivered'",
-            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::jsonb),
+            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::text),
             next_run_at = CASE WHEN waiting_for = %(p_subject)s THEN clock_timestamp() ELSE next_run_at END,
             status = CASE WHEN waiting_for = %(p_subject)s THEN 'ready' ELSE status END,
             waiting_for = CASE WHEN waiting_for = %(p_subject)s THEN NULL ELSE waiting_for END,""",

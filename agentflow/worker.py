@@ -26,7 +26,7 @@ from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisus
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
-from .run import DurableRunner, Workflow
+from .run import DurableRunner, Workflow, interrupted
 
 Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
@@ -49,7 +49,10 @@ def carry(
         if claim.fence_token > 1 or loaded:
             journal.load()
         run = DurableRunner(claim.workflow_id, journal)
-        result = function(run, claim.input)
+        try:
+            result = function(run, claim.input)
+        except BaseException as error:
+            raise run.ended_by or error  # the function may have swallowed it
         run.finish()
         journal.complete(result)
         return "completed"
@@ -62,10 +65,10 @@ def carry(
         return "released"
     except (LostLease, DatabaseAway, CrashInjected):
         raise
-    except KeyboardInterrupt:
-        engine.release_lease(claim)
-        raise
     except BaseException as error:
+        if interrupted(error):
+            engine.release_lease(claim)
+            raise
         engine.fail_workflow(journal.claim, describe_failure(error))
         return "failed"
 
