@@ -104,7 +104,7 @@ RETURNS = {
     "requeue": ", pg_notify('agentflow', id) IS NULL AS told",
     "release": ", pg_notify('agentflow', id) IS NULL AS told",
 }
-REFUSES = {"deliver": ", (events ->> %(p_subject)s)::jsonb = %(p_payload)s::jsonb AS same"}
+REFUSES = {"deliver": ", (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same"}
 
 _NO_LEASE = "lease_owner = NULL,\nlease_expires_at = NULL,"
 
@@ -215,11 +215,12 @@ FROM w
 JOIN agentflow.action_intents ON workflow_id = id
 ORDER BY position"""
 
+# A bind takes the type of its first cast: with jsonb first, the json beside it would lose -0.0, 1e22 and the order of keys.
 _PLANNED = """\
 planned AS (
     INSERT INTO agentflow.action_intents AS i
            (workflow_id, key, idempotency_key, action, arguments, fence_token, worker)
-    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::json, fence_token, lease_owner
+    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::text::json, fence_token, lease_owner
     FROM w
     ON CONFLICT (idempotency_key) DO UPDATE SET key = i.key
 ),
@@ -230,7 +231,7 @@ _UNPLANNED = """
           SELECT FROM agentflow.action_intents
           WHERE idempotency_key = %(p_key)s
             AND (workflow_id <> %(p_workflow)s OR action <> %(p_action)s
-                 OR arguments::jsonb <> %(p_arguments)s::jsonb))"""
+                 OR arguments::jsonb <> %(p_arguments)s::text::jsonb))"""
 
 _STILL_PENDING = """
       AND EXISTS (
