@@ -164,11 +164,11 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     """
     try:
         message = str(error)
-    except Exception as second:  # noqa: BLE001 - any error may hide in its own text
+    except BaseException as second:  # any error may hide in its own text, and an exit too
         message = f"<the error's own text raised {type(second).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - as above
+    except BaseException:  # as above
         trace = "".join(traceback.format_tb(error.__traceback__))
     return {
         "type": printable(type(error).__name__),

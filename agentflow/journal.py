@@ -95,8 +95,8 @@ class ClaimedJournal:
         intent, planned_before = self._plan(name, key, arguments)
         chosen = tool or self.tool
         try:
-            result = self._ask_world(intent, chosen) if planned_before else None
-            if result is None:
+            known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
+            if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
         except ToolRefused as refusal:
             failure = describe_failure(refusal)
@@ -151,12 +151,13 @@ class ClaimedJournal:
                 f"action {planned.key!r}: {name} {arguments!r:.200}",
             )
 
-    def _ask_world(self, intent: ActionIntent, tool: Tool) -> Any:
-        """What the world remembers under the key, if the policy is to look it up and the tool can."""
+    def _ask_world(self, intent: ActionIntent, tool: Tool) -> tuple[bool, Any]:
+        """Whether the world remembers the key, and the result, if the policy is to look it up and the tool can."""
         look_up = getattr(tool, "look_up", None)
         if self.engine.policy.unknown_outcome != "look_up" or look_up is None:
-            return None
-        return look_up(intent.idempotency_key)
+            return False, None
+        known, result = look_up(intent.idempotency_key)
+        return bool(known), result
 
     def _acknowledge(self, key: str, result: Any, error: dict[str, Any] | None) -> None:
         state = self.states.get(key, "ACTION_ACKNOWLEDGED" if error is None else "ACTION_REFUSED")

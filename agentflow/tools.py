@@ -60,10 +60,10 @@ class SimulatedTool:
             raise TimeoutError(f"{call.action}: no answer (the reply was lost).")
         return row["result"]
 
-    def look_up(self, idempotency_key: str | None) -> Any:
-        """The result remembered under the key, or None; asked without acting."""
+    def look_up(self, idempotency_key: str | None) -> tuple[bool, Any]:
+        """Whether the key is remembered, and the result (which may be None); asked without acting."""
         rows = self.database.read("look_up", {"p_key": idempotency_key})
-        return rows[0]["result"] if rows else None
+        return bool(rows), rows[0]["result"] if rows else None
 
     def forget_keys(self, idempotency_key: str | None = None) -> int:
         """The provider no longer knows this key (or any key); how many it forgot. What was done stays done."""

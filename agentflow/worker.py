@@ -52,7 +52,9 @@ def carry(
         try:
             result = function(run, claim.input)
         except BaseException as error:
-            raise run.ended_by or error  # the function may have swallowed it
+            if run.ended_by in (None, error):
+                raise
+            raise run.ended_by from error  # the function had swallowed it
         run.finish()
         journal.complete(result)
         return "completed"

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +99,32 @@ def observed(engine: Engine, name: str) -> list[DurableRunner]:
     return runs
 
 
-def elsewhere(program: str, given: Any, more_environment: Mapping[str, str] | None = None) -> Any:
-    """What the program printed as JSON in a Python process of its own, which got `given` as JSON on standard input."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more_environment or {})}
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps(given), capture_output=True, text=True, timeout=60, env=environment
+def process(program: str, given: Any) -> subprocess.Popen[str]:
+    """A Python process of its own runs the program, and gets `given` as JSON on standard input."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert running.stdin is not None
+    running.stdin.write(json.dumps(given))
+    running.stdin.close()
+    running.stdin = None
+    return running
+
+
+def elsewhere(program: str, given: Any, returncode: int = 0) -> Any:
+    """What the program printed as JSON in a Python process of its own, which ended as expected."""
+    running = process(program, given)
+    try:
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == returncode, err
+    return json.loads(out) if out else None
 
 
 def address(engine: Engine) -> dict[str, str]:
