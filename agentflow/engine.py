@@ -162,7 +162,7 @@ class Transactions:
         if not rows:
             raise LostLease(claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's")
         steps = [
-            Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"])
+            Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
             for row in rows
             if row["position"] is not None
         ]

@@ -55,8 +55,9 @@ class ClaimedJournal:
         """The recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
-            if (checkpoint.kind, checkpoint.step_id) != (kind, step_id):
-                raise self._mismatch(str(checkpoint), f"{kind} {step_id!r}")
+            asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
+            if (asked.kind, asked.step_id, asked.waited_for) != (checkpoint.kind, checkpoint.step_id, checkpoint.waited_for):
+                raise self._mismatch(str(checkpoint), str(asked))
             if kind == "side_effect":
                 self._check_action(self.intents[step_id], action, arguments)
             self.cursor += 1

@@ -110,12 +110,14 @@ _NO_LEASE = "lease_owner = NULL,\nlease_expires_at = NULL,"
 
 _STEP = """\
 step AS (
-    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, fence_token, worker)
-    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, fence_token, lease_owner
+    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, waited_for, fence_token,
+           worker)
+    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, {waited_for}, fence_token,
+           lease_owner
     FROM w{when}
 ),
 """
-_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "when": ""}
+_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "waited_for": "NULL", "when": ""}
 
 _PROGRESS = "checkpoints = checkpoints + 1,\nstate = %(p_state)s,\nattempts = 0,\ncrashes = 0,\nerror = NULL,"
 
@@ -205,12 +207,12 @@ WITH w AS (
       AND lease_owner = %(p_worker)s
       AND fence_token = %(p_token)s
 )
-SELECT checkpoints, position, step_id AS subject, kind, value, error, NULL AS action, NULL::json AS arguments,
+SELECT checkpoints, position, step_id AS subject, kind, value, error, waited_for, NULL AS action, NULL::json AS arguments,
        NULL AS idempotency_key
 FROM w
 LEFT JOIN agentflow.steps ON workflow_id = id
 UNION ALL
-SELECT checkpoints, NULL, key, 'intent', NULL, NULL, action, arguments, idempotency_key
+SELECT checkpoints, NULL, key, 'intent', NULL, NULL, NULL, action, arguments, idempotency_key
 FROM w
 JOIN agentflow.action_intents ON workflow_id = id
 ORDER BY position"""
@@ -350,7 +352,7 @@ FROM effect, attempt""",
             attempts = 0,
             crashes = 0,
             error = NULL,""",
-            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", when="\n    WHERE arrived").replace(
+            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", waited_for="%(p_subject)s", when="\n    WHERE arrived").replace(
                 "SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"
             ),
             columns="arrived payload",
