@@ -68,7 +68,7 @@ class Transactions:
     ) -> list[str]:
         """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
 
-        Transaction: create. Raises like create_workflow(); IdTaken names the ids that were taken, the others exist.
+        Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
         """
         check_name("workflow name", name)
         ids = [str(uuid.uuid4()) if i is None else i for i in (workflow_ids or [None] * len(requests))]
@@ -87,9 +87,14 @@ class Transactions:
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
-        taken = [row["id"] for row in rows if not row["same"]]
+        taken = {row["id"] for row in rows if not row["same"]}
         if taken:
-            raise IdTaken(f"workflow id {taken[0]!r} is taken by another name or input. Nothing of it was changed; choose another id.")
+            index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
+            others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
+            raise IdTaken(
+                f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
+                + others
+            )
         return ids
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:

@@ -20,7 +20,9 @@ NAME = "tested"
 TABLES = ("{s}.workflows", "{s}.steps", "{s}.action_intents", "{s}.history", "{w}.tool_ledger", "{w}.tool_attempts")
 
 
-def start(engine: Engine, function: Callable[[Any, Any], Any], given: Any = None, workflow_id: str | None = None) -> str:
+def start(
+    engine: Engine, function: Callable[[Any, Any], Any], given: Any = None, workflow_id: str | None = None
+) -> str:
     """A workflow of this function exists; its id."""
     deploy(engine, function)
     return str(engine.create_workflow(given, name=NAME, workflow_id=workflow_id)["id"])

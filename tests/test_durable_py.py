@@ -56,7 +56,11 @@ def test_naive_retry_runs_everything_again_seven_executions_and_two_emails() -> 
 
 def test_durable_attempt_records_two_results_and_one_effect_key() -> None:
     store = StepStore()
-    assert attempt(DurableRunner("run-1", store), fail_on="drafting").executed == ["retrieval", "extraction", "drafting"]
+    assert attempt(DurableRunner("run-1", store), fail_on="drafting").executed == [
+        "retrieval",
+        "extraction",
+        "drafting",
+    ]
     assert sorted(step for _, step in store.memo) == ["__effect__extraction-complete", "extraction", "retrieval"]
 
 
@@ -279,7 +283,10 @@ print(json.dumps({"pid": os.getpid(), "completed": engine.run_until_idle("elsewh
 def test_parked_workflow_holds_no_worker_and_is_resumed_by_another_process(engine: Engine) -> None:
     workflow_id = engine.create_workflow({"with_wait": True}, name="research_agent")["id"]
     assert engine.worker("here").run_once() == "waiting"
-    assert (workflow(engine, workflow_id)["waiting_for"], workflow(engine, workflow_id)["lease_owner"]) == ("editor.approved", None)
+    assert (workflow(engine, workflow_id)["waiting_for"], workflow(engine, workflow_id)["lease_owner"]) == (
+        "editor.approved",
+        None,
+    )
     engine.deliver_event(workflow_id, "editor.approved", APPROVAL)
     other = elsewhere(RESUME_ON_POSTGRESQL, address(engine))
     assert other["pid"] != os.getpid()

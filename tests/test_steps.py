@@ -67,7 +67,9 @@ def raiser(error: BaseException | type[BaseException]) -> Callable[[], Any]:
 
 
 def history(engine: Engine, workflow_id: str, event: str) -> list[dict[str, Any]]:
-    return rows(engine, "SELECT * FROM {s}.history WHERE workflow_id = :i AND event = :e ORDER BY n", i=workflow_id, e=event)
+    return rows(
+        engine, "SELECT * FROM {s}.history WHERE workflow_id = :i AND event = :e ORDER BY n", i=workflow_id, e=event
+    )
 
 
 # -- a step raises
@@ -80,7 +82,11 @@ def test_failing_step_is_tried_as_often_as_the_policy_says_then_its_failure_is_i
     assert (row["status"], row["state"], len(tried)) == ("failed", "FAILED", engine.policy.max_attempts)
     assert len(history(engine, workflow_id, "attempt_failed")) == engine.policy.max_attempts - 1
     (step,) = steps(engine, workflow_id)
-    assert (step["value"], step["error"]["type"], step["error"]["message"]) == (None, "ZeroDivisionError", "division by zero")
+    assert (step["value"], step["error"]["type"], step["error"]["message"]) == (
+        None,
+        "ZeroDivisionError",
+        "division by zero",
+    )
     assert "1 / 0" in step["error"]["traceback"]
     assert row["error"]["type"] == "StepFailed"
     assert "flaky" in row["error"]["message"]
@@ -254,7 +260,11 @@ def test_ctrl_c_stops_the_call_and_leaves_the_workflow_free(engine: Engine, wher
     def pressed(run: Any, _: Any) -> Any:
         if where == "function":
             interrupt()
-        return run.step("s", interrupt) if where == "step" else run.side_effect("a", key="k", tool=lambda call: interrupt())
+        return (
+            run.step("s", interrupt)
+            if where == "step"
+            else run.side_effect("a", key="k", tool=lambda call: interrupt())
+        )
 
     workflow_id = start(engine, pressed)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -309,7 +319,9 @@ class Callable_:
         return 1
 
 
-@pytest.mark.parametrize("fn", [coroutine, stream, generator, lambda: coroutine(), lambda: generator(), Callable_(), lambda: stream()])
+@pytest.mark.parametrize(
+    "fn", [coroutine, stream, generator, lambda: coroutine(), lambda: generator(), Callable_(), lambda: stream()]
+)
 def test_step_that_is_async_or_a_generator_is_refused_in_a_sentence(engine: Engine, fn: Any) -> None:
     workflow_id = start(engine, lambda run, _: run.step("odd", fn))
     assert turn(engine) == "failed"
@@ -337,7 +349,9 @@ INSIDE: dict[str, Callable[[Any], Any]] = {
 def test_call_inside_a_step_is_refused_and_nothing_of_it_is_recorded(engine: Engine, kind: str) -> None:
     workflow_id = start(engine, lambda run, _: run.step("outer", lambda: INSIDE[kind](run)))
     assert turn(engine) == "failed"
-    assert [(step["step_id"], step["error"]["type"]) for step in steps(engine, workflow_id)] == [("outer", "StepMisuse")]
+    assert [(step["step_id"], step["error"]["type"]) for step in steps(engine, workflow_id)] == [
+        ("outer", "StepMisuse")
+    ]
     assert effects(engine) == []
 
 
@@ -399,7 +413,9 @@ def test_refusal_that_nobody_catches_fails_the_workflow(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("lose_reply", 2), ("lose_request", 1)])
-def test_lost_answer_is_no_failure_the_tool_is_called_again_with_the_same_key(engine: Engine, fault: Any, attempts: int) -> None:
+def test_lost_answer_is_no_failure_the_tool_is_called_again_with_the_same_key(
+    engine: Engine, fault: Any, attempts: int
+) -> None:
     keys: list[str | None] = []
 
     def once(call: ToolCall) -> Any:
@@ -418,7 +434,9 @@ def test_lost_answer_is_no_failure_the_tool_is_called_again_with_the_same_key(en
 
 def test_answer_lost_more_often_than_a_step_may_fail_is_still_no_failure(engine: Engine) -> None:
     lost = engine.policy.max_attempts * 2
-    engine.world.fault = lambda call: "lose_reply" if (effects(engine) or [{"attempts": 0}])[0]["attempts"] < lost else None
+    engine.world.fault = lambda call: (
+        "lose_reply" if (effects(engine) or [{"attempts": 0}])[0]["attempts"] < lost else None
+    )
     workflow_id = engine.create_workflow("login")["id"]
     assert settle(engine, workflow_id)["status"] == "completed"
     assert [effect["attempts"] for effect in effects(engine)] == [lost + 1]
@@ -490,7 +508,13 @@ def test_requeue_keeps_earlier_checkpoints_and_forgets_the_failure(engine: Engin
     broken.clear()
     engine.requeue_workflow(workflow_id)
     row = workflow(engine, workflow_id)
-    assert (row["status"], row["state"], row["error"], row["attempts"], row["checkpoints"]) == ("ready", "FIRST", None, 0, 1)
+    assert (row["status"], row["state"], row["error"], row["attempts"], row["checkpoints"]) == (
+        "ready",
+        "FIRST",
+        None,
+        0,
+        1,
+    )
     assert [step["step_id"] for step in steps(engine, workflow_id)] == ["first"]
     assert settle(engine, workflow_id)["result"] == "mended"
     assert ran == ["first", "second", "second"]

@@ -151,13 +151,17 @@ def test_unfaithful_step_value_fails_the_workflow_once_and_the_worker_lives(engi
     row = workflow(engine, workflow_id)
     assert (row["status"], computed) == ("failed", ["once"])
     assert all(part in row["error"]["message"] for part in (workflow_id, "'train'", f"path {path}"))
-    assert [(step["value"], step["error"]["type"]) for step in steps(engine, workflow_id)] == [(None, "UnfaithfulValue")]
+    assert [(step["value"], step["error"]["type"]) for step in steps(engine, workflow_id)] == [
+        (None, "UnfaithfulValue")
+    ]
     assert workflow(engine, good)["status"] == "completed"
 
 
 @REFUSED
 @pytest.mark.parametrize("door", ["input", "event", "result", "arguments", "tool result"])
-def test_unfaithful_value_is_refused_at_every_door_before_anything_is_written(engine: Engine, name: str, door: str) -> None:
+def test_unfaithful_value_is_refused_at_every_door_before_anything_is_written(
+    engine: Engine, name: str, door: str
+) -> None:
     value, path = UNFAITHFUL[name]
     if door in ("input", "event"):
         workflow_id = start(engine, lambda run, _: None, workflow_id="w-1")
@@ -336,7 +340,9 @@ FAITHFUL = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=12,
 )
-POISON = st.sampled_from([value for name, (value, _) in UNFAITHFUL.items() if name not in ("too long", "too deep", "circular")])
+POISON = st.sampled_from(
+    [value for name, (value, _) in UNFAITHFUL.items() if name not in ("too long", "too deep", "circular")]
+)
 ONE_AT_A_TIME = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -383,7 +389,10 @@ def test_none_is_a_result_like_any_other(engine: Engine) -> None:
     crash(engine, "complete", "before")
     assert settle(engine, workflow_id)["status"] == "completed"
     assert computed == ["ran"]
-    assert (workflow(engine, workflow_id)["result"], workflow(engine, workflow_id)["completed_at"] is None) == (None, False)
+    assert (workflow(engine, workflow_id)["result"], workflow(engine, workflow_id)["completed_at"] is None) == (
+        None,
+        False,
+    )
 
 
 def test_event_with_no_payload_ends_the_wait(engine: Engine) -> None:
@@ -485,9 +494,13 @@ def test_fingerprint_tells_types_apart_and_not_the_order_of_keys() -> None:
         return fingerprint(a, workflow="w", step="s") == fingerprint(b, workflow="w", step="s")
 
     assert same({"a": 1, "b": [2]}, {"b": [2], "a": 1})
-    assert not any(same(a, b) for a, b in ((1, 1.0), (1, True), (0, False), (None, "null"), (0.0, -0.0), ([1], {"0": 1})))
+    assert not any(
+        same(a, b) for a, b in ((1, 1.0), (1, True), (0, False), (None, "null"), (0.0, -0.0), ([1], {"0": 1}))
+    )
 
 
-@pytest.mark.parametrize("name", ["user:1_", "50%", "\\", "'", '"; DROP TABLE', "Ünï 👩‍👩‍👧", "x" * 200, " ", "%s", "{s}"])
+@pytest.mark.parametrize(
+    "name", ["user:1_", "50%", "\\", "'", '"; DROP TABLE', "Ünï 👩‍👩‍👧", "x" * 200, " ", "%s", "{s}"]
+)
 def test_any_other_text_is_a_good_name(name: str) -> None:
     assert check_name("workflow id", name) == name
