@@ -49,7 +49,7 @@ class Database:
 
     def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
-            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit.")
+            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
         self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
         self.schema, self.patience = schema, patience
         self.give_up = threading.Event()
@@ -149,7 +149,7 @@ class Database:
             connection.execute(f'LISTEN "{self.schema}"')
             return connection
         except psycopg.Error as error:
-            raise DatabaseAway(f"PostgreSQL at {self.where} does not answer ({_first_line(error)}).") from error
+            raise DatabaseAway(f"PostgreSQL at {self.where} does not answer ({_first_line(error)}); start it.") from error
 
     @property
     def where(self) -> str:
@@ -222,11 +222,17 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
     """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
     said = _first_line(error)
     if connection.closed or connection.broken:
-        return OutcomeUnknown(f"{name}: the connection to {database.where} was lost ({said}); it may have been committed.")
+        return OutcomeUnknown(
+            f"{name}: the connection to {database.where} was lost ({said}); it may have been committed, or may yet be. Issue it "
+            "again: it is guarded."
+        )
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):
         return SchemaMissing(f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`.")
-    return AgentFlowError(f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed.")
+    return AgentFlowError(
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
+        "and see `agentflow doctor`."
+    )

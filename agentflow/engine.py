@@ -20,6 +20,7 @@ from .errors import (
     AgentFlowError,
     AlreadyFinished,
     BadName,
+    DuplicateStep,
     EventRefused,
     IdTaken,
     LostLease,
@@ -81,7 +82,7 @@ class Transactions:
                 error.add_note(f"This is item {index} of {len(requests)}; none was created.")
                 raise
         if len(set(ids)) != len(ids):
-            raise BadName("the same workflow id stands twice in one batch; none was created.")
+            raise BadName("the same workflow id stands twice in one batch; none was created. Give each an id of its own.")
         if not ids:
             return []
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
@@ -181,7 +182,7 @@ class Transactions:
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
                 f"workflow {claim.workflow_id!r} counts {rows[0]['checkpoints']} checkpoints and has {len(steps)}. Somebody "
-                "changed the rows by hand; nothing was replayed."
+                "changed the rows by hand; nothing was replayed. Put the rows back, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
 
@@ -304,7 +305,7 @@ class Transactions:
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
             why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
-            raise EventRefused(f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed.")
+            raise EventRefused(f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow().")
 
     def cancel_workflow(self, workflow_id: str) -> None:
         """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
@@ -354,15 +355,15 @@ class Transactions:
         self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
     ) -> Row:
         """The row after a guarded write; LostLease if the guard refused it and no earlier issue of it was committed."""
-        rows, in_doubt = self.database.transact(
-            name,
-            {
-                "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
-                "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
-            },
-            self._boundary(name, claim, subject),
-            self.hook,
-        )  # fmt: skip
+        told = {
+            "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
+            "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
+        }  # fmt: skip
+        try:
+            rows, in_doubt = self.database.transact(name, told, self._boundary(name, claim, subject), self.hook)
+        except DuplicateStep as twice:
+            step = f"step {told.get('p_step', subject)!r}"
+            raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
         if not rows:
             raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
         row = rows[0]

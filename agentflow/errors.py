@@ -137,7 +137,7 @@ class Suspend(BaseException):
     """
 
     def __init__(self, step_id: str, waiting_for: str) -> None:
-        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}")
+        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to go on")
         self.step_id, self.waiting_for = step_id, waiting_for
 
 
@@ -151,6 +151,9 @@ class Postponed(BaseException):
 
 class Stopping(BaseException):
     """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker was asked to stop; let the run end, another worker goes on with it")
 
 
 class CrashInjected(BaseException):

@@ -43,7 +43,7 @@ class SimulatedTool:
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
             self._run("refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action})
-            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened.")
+            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue.")
         if fault == "lose_request":
             raise TimeoutError(f"{call.action}: no answer (the request was lost).")
         if fault == "forget":

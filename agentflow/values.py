@@ -94,13 +94,15 @@ def _check_float(value: float, path: str) -> None:
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
     """The name itself, if it is text that can be stored and found again literally. Raises BadName."""
     if type(text) is not str:
-        raise BadName(f"{kind} must be text, not {type(text).__name__}.")
+        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; give a text.")
     if not text or len(text) > limit:
-        raise BadName(f"{kind} must have 1 to {limit:,} characters; this one has {len(text):,}.")
+        raise BadName(
+            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose another."
+        )
     try:
         _check_text(text, "$")
     except _Refused as refused:
-        raise BadName(f"{kind} {text!r:.80}: {refused.reason}.") from None
+        raise BadName(f"{kind} {text!r:.80}: {refused.reason}. Nothing was written; choose another.") from None
     return text
 
 
