@@ -7,6 +7,7 @@ itself (autocommit), whatever the server's defaults are. Read `engine` next.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -24,7 +25,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
-from .log import log_event
+from .log import log_event, logger
 from .model import Boundary, Hook
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from .statements import LABORATORY, READS, TRANSACTIONS
@@ -206,7 +207,7 @@ def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:
 
 
 def _log(rows: list[Row], boundary: Boundary) -> None:
-    for row in rows:
+    for row in rows if logger.isEnabledFor(logging.INFO) else ():
         if "outcome" in row and row.get("event") and row.get("inserted", True):
             log_event(
                 row["event"],
