@@ -17,6 +17,7 @@ MAX_DEPTH = 200
 MAX_INT_BITS = 14_000  # Python itself refuses to print integers beyond 4,300 digits
 MAX_ID = 200
 MAX_EVENT_NAME = 10_000
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode  # dumps() makes one each time
 
 
 def to_json(value: Any, *, workflow: str, step: str) -> str:
@@ -26,7 +27,7 @@ def to_json(value: Any, *, workflow: str, step: str) -> str:
     """
     try:
         _check(value, "$", 0)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
     except _Refused as refused:
         raise UnfaithfulValue(workflow, step, refused.path, refused.reason) from None
     size = len(text) if text.isascii() else len(text.encode())

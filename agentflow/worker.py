@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import select
 import signal
@@ -82,18 +83,18 @@ class Renewals:
         self.engine = engine
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed = threading.Condition()
-        self._pid = 0
+        self._pid, self._looks_at = 0, 0.0  # the thread's process; when it looks again by itself
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
             if self._pid != os.getpid():  # the first claim, or the first one in a forked child
-                self._pid, self._held = os.getpid(), {}
+                self._pid, self._looks_at, self._held = os.getpid(), 0.0, {}
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
-            idle = not self._held
-            self._held[id(claim)] = (claim, time.monotonic() + claim.lease_seconds / 3)
-            if idle:
+            due = time.monotonic() + claim.lease_seconds / 3
+            self._held[id(claim)] = (claim, due)
+            if due < self._looks_at:  # waking it for each claim would cost as much as a statement
                 self._changed.notify()
         try:
             yield
@@ -104,9 +105,10 @@ class Renewals:
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
-                due = min((at for _, at in self._held.values()), default=None)
-                if due is None or due > time.monotonic():
-                    self._changed.wait(None if due is None else due - time.monotonic())
+                due, now = min((at for _, at in self._held.values()), default=math.inf), time.monotonic()
+                if due > now:
+                    self._looks_at = due
+                    self._changed.wait(None if due == math.inf else due - now)
                     continue
                 claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
             for claim in claims:
