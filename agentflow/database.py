@@ -47,14 +47,17 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer. Raises BadName for a schema name that cannot be used.
+    not answer; `application_name` is how its connections are called in pg_stat_activity. Raises BadName for a schema name
+    that cannot be used.
     """
 
-    def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
+    def __init__(
+        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
+    ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
         self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
-        self.schema, self.patience = schema, patience
+        self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
         self.alchemy: Alchemy = create_engine(
             self.url, isolation_level="AUTOCOMMIT", creator=self._connect
@@ -92,7 +95,8 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
+                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    outcome = rows[0].get("outcome", "committed") if rows else none
                     hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
@@ -142,7 +146,7 @@ class Database:
     def _connect(self) -> psycopg.Connection[Any]:
         target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
         try:
-            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name="agentflow")
+            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name=self.application_name)
             for setting in _SETTINGS:
                 with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
                     connection.execute(setting)

@@ -42,7 +42,8 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        self.world = SimulatedTool(Database(database.url.render_as_string(hide_password=False), database.schema))
+        where = database.url.render_as_string(hide_password=False)
+        self.world = SimulatedTool(Database(where, database.schema, application_name=database.application_name))
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
