@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from .log import log_event
 from .migrations import LABORATORY
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
+from .schema import DEFAULT_SCHEMA
 from .tools import SimulatedTool
 from .worker import Renewals, Worker, carry
 from .workflows import WORKFLOWS
@@ -38,7 +40,8 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        self.world = SimulatedTool(Database(database.url.render_as_string(hide_password=False), database.schema))
+        address = database.url.render_as_string(hide_password=False)
+        self.world = SimulatedTool(Database(address, database.schema, patience=database.patience))
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
@@ -159,23 +162,28 @@ def lease_guard(claim: Claim) -> Any:
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 
-def open_engine(url: str | None = None, schema: str = "agentflow", **options: Any) -> Engine:
-    """An engine on the given PostgreSQL, or `DATABASE_URL`, or the embedded server (started if need be), migrated.
+def find_database(schema: str | None = None, *, url: str | None = None, patience: float = 30.0) -> Database:
+    """The database of `url`, or of DATABASE_URL, or of the embedded server (which then runs); nothing else is asked of it.
 
-    The embedded server's schemas are laboratories. Options as for Engine.
+    The schema is the given one, or AGENTFLOW_SCHEMA, or `agentflow`. `patience` as for Database, in seconds.
     """
-    import os
-
-    from .migrations import migrate
-
     where = url or os.environ.get("DATABASE_URL")
-    embedded = where is None
-    if where is None:
+    if not where:
         from .server import ensure_running
 
         where = ensure_running().url()
-    database = Database(where, schema)
-    migrate(database, laboratory=embedded)
+    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
+
+
+def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:
+    """An engine on a migrated schema, found as find_database() says. Options as for Engine.
+
+    The embedded server's schemas are laboratories.
+    """
+    from .migrations import migrate
+
+    database = find_database(schema, url=url, patience=patience)
+    migrate(database, laboratory=not (url or os.environ.get("DATABASE_URL")))
     return Engine(database, **options)
 
 
