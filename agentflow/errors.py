@@ -120,6 +120,15 @@ class ServerError(AgentFlowError):
     """The embedded PostgreSQL cannot be installed, started or stopped."""
 
 
+class BadRequestFile(AgentFlowError, ValueError):
+    """A file of requests cannot be used; the message names the line. What was read before it is good."""
+
+    def __init__(self, path: str, line: int | None, why: str) -> None:
+        where = path if line is None else f"{path}, line {line},"
+        super().__init__(f"{where} {why}. Mend it and read the file again.")
+        self.path, self.line, self.why = path, line, why
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 
