@@ -31,14 +31,17 @@ class NewWorkflow(BaseModel):
     """What to create."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"request": "I cannot login after a password reset", "id": "ticket-1"}]}
+        extra="forbid",
+        json_schema_extra={"examples": [{"request": "I cannot login after a password reset", "id": "ticket-1"}]},
     )
     request: str | dict[str, Any] = Field(description="The workflow's input; text for `support_agent`")
     name: str = Field("support_agent", min_length=1, max_length=MAX_ID, description="Which workflow function runs it")
     id: str | None = Field(
-        None, min_length=1, max_length=MAX_ID,
+        None,
+        min_length=1,
+        max_length=MAX_ID,
         description="An id of your choice: creating it again with the same request changes nothing",
-    )  # fmt: skip
+    )
 
 
 class Summary(BaseModel):

@@ -1,6 +1,6 @@
 """The engine over HTTP: a thin door, documented at `/docs` without a foreign host.
 
-What lives here: which path calls which method, and the status of each error. What does not: who may come in at all and how
+What lives here: which path calls which method, and the status of each error. What does not: who may come in and how
 large a body is (`gate`), what the answers look like (`answers`), and everything about workflows (`front`, `engine`).
 """
 
@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from . import errors
 from .answers import Delivered, Entry, Health, Metrics, NewWorkflow, Problem, Status, Summary, Worked, Workflow
-from .front import Engine, find_database
+from .front import Engine, find_database, is_embedded
 from .gate import LOOPBACK, Gate, spelled
 from .log import log_event
 from .migrations import migrate
@@ -69,7 +69,7 @@ Asked = Annotated[Engine, Depends(_engine)]
 
 
 def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
-    """The API on this engine, or on one for DATABASE_URL (or the embedded server) that lives as long as the application.
+    """The API on this engine, or on one that find_database() finds when the application starts.
 
     `hosts` are the names under which it may be asked, None for any.
     """
@@ -83,9 +83,13 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
             app.state.engine.close()
 
     app = FastAPI(
-        title="AgentFlow", summary="Durable workflows on PostgreSQL", docs_url=None, redoc_url=None, lifespan=lifespan,
+        title="AgentFlow",
+        summary="Durable workflows on PostgreSQL",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
         redirect_slashes=False,
-    )  # fmt: skip
+    )
     app.state.engine = engine
     app.add_middleware(Gate, hosts=hosts)
     _explain_errors(app)
@@ -98,9 +102,12 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
 def serve(listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
     """Requests that come to the socket are answered until SIGTERM or SIGINT."""
     config = uvicorn.Config(
-        create_app(hosts=hosts), log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
+        create_app(hosts=hosts),
+        log_level="warning",
+        lifespan="on",
+        h11_max_incomplete_event_size=256 * 1024,
         timeout_graceful_shutdown=5,
-    )  # fmt: skip
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -108,7 +115,7 @@ def _engine_of_environment() -> Engine:
     """An engine with little patience; its database need not answer yet."""
     database = find_database(patience=PATIENCE)
     try:
-        migrate(database)
+        migrate(database, laboratory=is_embedded())
     except errors.DatabaseAway as away:
         log_event("database_away", error=str(away))
     return Engine(database)
@@ -127,7 +134,9 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def unusable(_: Request, error: RequestValidationError) -> JSONResponse:
         said = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg'][:300]}" for e in error.errors()[:5]]
-        return problem(422, f"The request cannot be used. {'; '.join(said)}. Nothing was changed; /docs shows what is asked for.")
+        return problem(
+            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is asked."
+        )
 
     @app.exception_handler(AnyHTTPException)
     def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
@@ -136,12 +145,15 @@ def _explain_errors(app: FastAPI) -> None:
         if error.status_code == 404 and error.detail == "Not Found":
             return problem(404, f"There is nothing at {request.url.path:.200}; /docs shows what there is.")
         if error.status_code == 405:
-            return problem(405, f"{request.method} is not possible at {request.url.path:.200}; /docs shows what is.", error.headers)
+            detail = f"{request.method} is not possible at {request.url.path:.200}; /docs shows what is."
+            return problem(405, detail, error.headers)
         return problem(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(Exception)
     def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return problem(500, f"AgentFlow failed with {type(error).__name__}; its log has the rest. Look before you try again.")
+        return problem(
+            500, f"AgentFlow failed ({type(error).__name__}); its log has the rest. Look before you try again."
+        )
 
 
 def _add_documentation(app: FastAPI) -> None:
@@ -188,7 +200,7 @@ def _add_workflows(app: FastAPI) -> None:
         """One workflow: state, classification, plan, result, lease, token, steps."""
         row = engine.get_workflow(workflow_id)
         if row is None:
-            raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows which there are.")
+            raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
         return Workflow.model_validate(row)
 
     @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))

@@ -13,7 +13,7 @@ from .database import Database
 from .engine import Transactions
 from .errors import CrashInjected, NotALaboratory
 from .log import log_event
-from .migrations import LABORATORY
+from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
 from .schema import DEFAULT_SCHEMA
@@ -163,7 +163,7 @@ def lease_guard(claim: Claim) -> Any:
 
 
 def find_database(schema: str | None = None, *, url: str | None = None, patience: float = 30.0) -> Database:
-    """The database of `url`, or of DATABASE_URL, or of the embedded server (which then runs); nothing else is asked of it.
+    """The database of `url`, or of DATABASE_URL, or of the embedded server, which then runs; it is not asked yet.
 
     The schema is the given one, or AGENTFLOW_SCHEMA, or `agentflow`. `patience` as for Database, in seconds.
     """
@@ -180,11 +180,14 @@ def open_engine(url: str | None = None, schema: str | None = None, *, patience: 
 
     The embedded server's schemas are laboratories.
     """
-    from .migrations import migrate
-
     database = find_database(schema, url=url, patience=patience)
-    migrate(database, laboratory=not (url or os.environ.get("DATABASE_URL")))
+    migrate(database, laboratory=url is None and is_embedded())
     return Engine(database, **options)
+
+
+def is_embedded() -> bool:
+    """Whether find_database() means the embedded server, because no DATABASE_URL names another."""
+    return not os.environ.get("DATABASE_URL")
 
 
 _ = log_event

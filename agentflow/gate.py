@@ -1,7 +1,7 @@
 """What a request must be before the API sees it: asked from here, of bearable size, JSON, and its path whole.
 
-Plain ASGI, with nothing of FastAPI: a body is counted while it arrives, so that one without Content-Length is bounded too.
-Read `api` next.
+Plain ASGI, with nothing of FastAPI: a body is counted while it arrives, so that one without Content-Length is bounded
+too. Read `api` next.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Refused(Exception):
 class Gate:
     """Lets through requests for `hosts` (None: any), and calls that change something only from pages of the API itself.
 
-    A web page that a person visits can send requests to their own computer, under its own Origin, or under a name of its
-    own that it points to 127.0.0.1. Both are refused here.
+    A web page that a person visits can send requests to their own computer, under its own Origin, or under a name of
+    its own that it points to 127.0.0.1. Both are refused here.
     """
 
     def __init__(self, application: Application, hosts: Collection[str] | None = LOOPBACK) -> None:
@@ -59,10 +59,11 @@ class Gate:
     def _check_sender(self, method: str, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         if self.hosts is not None and _hostname(host) not in self.hosts:
-            raise Refused(403, f"This API answers to {', '.join(sorted(self.hosts))}, not to {host!r:.100}. Nothing was changed.")
+            names = ", ".join(sorted(self.hosts))
+            raise Refused(403, f"This API answers to {names}, not to {host!r:.100}. Nothing was changed.")
         origin = headers.get("origin")
         if method not in _READING and origin is not None and origin.partition("://")[2] != host:
-            raise Refused(403, f"A page from {origin!r:.100} may not change anything here. Nothing was changed.")
+            raise Refused(403, f"A page from {origin!r:.100} may change nothing here. Nothing was changed.")
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
@@ -88,7 +89,8 @@ async def _whole_body(receive: Receive) -> bytes | None:
 def _check_json(headers: dict[str, str]) -> None:
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, f"A body must be application/json, not {kind[:100] or 'without a content type'!r}. Nothing was changed.")
+        said = repr(kind[:100]) if kind else "without a content type"
+        raise Refused(415, f"A body must be application/json, not {said}. Nothing was changed.")
 
 
 def _hostname(host: str) -> str:
@@ -109,9 +111,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def segments(scope: MutableMapping[str, Any]) -> str:
-    """The path decoded segment by segment: a slash inside an id or a name is %2F, a per cent sign %25, nothing else is encoded.
+    """The path decoded segment by segment: only a slash inside a segment is still %2F, and a per cent sign %25.
 
-    So an id that holds a slash is still one segment; `spelled()` gives the segment's own text.
+    So an id that holds a slash is one segment; `spelled()` gives the segment's own text.
     """
     raw = scope.get("raw_path")
     if raw is None:
