@@ -234,7 +234,7 @@ def submit(
             if shown:
                 typer.echo(f"\r{created:,} created", nl=False, err=True)
     except AgentFlowError as error:
-        error.add_note(f"The {created:,} workflows of the requests before it were created.")
+        error.add_note(f"The {created:,} requests before it are workflows now." if created else "Nothing was created.")
         raise
     finally:
         if shown:

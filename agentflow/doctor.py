@@ -61,7 +61,7 @@ def examine(schema: str) -> Iterator[Finding]:
         try:
             yield from _answering(database)
         except AgentFlowError as error:
-            yield Finding("PostgreSQL", False, str(error), "Start that server, or mend DATABASE_URL.")
+            yield Finding("PostgreSQL", False, str(error).partition(" Nothing was")[0], "Start that server, or mend DATABASE_URL.")
         finally:
             database.close()
     yield _chromium()
