@@ -20,6 +20,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.routing import Match
 
 from . import errors
 from .answers import Delivered, Entry, Health, Metrics, NewWorkflow, Problem, Status, Summary, Worked, Workflow
@@ -146,7 +147,7 @@ def _explain_errors(app: FastAPI) -> None:
             return problem(404, f"There is nothing at {request.url.path:.200}; /docs shows what there is.")
         if error.status_code == 405:
             detail = f"{request.method} is not possible at {request.url.path:.200}; /docs shows what is."
-            return problem(405, detail, error.headers)
+            return problem(405, detail, {"Allow": ", ".join(_methods(app, request))})
         return problem(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(Exception)
@@ -154,6 +155,12 @@ def _explain_errors(app: FastAPI) -> None:
         return problem(
             500, f"AgentFlow failed ({type(error).__name__}); its log has the rest. Look before you try again."
         )
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What is possible at this path, whichever route does it."""
+    here = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in here for method in getattr(route, "methods", None) or ()})
 
 
 def _add_documentation(app: FastAPI) -> None:

@@ -61,7 +61,7 @@ def main() -> None:
     """The command line was carried out; the process ends with its exit code."""
     try:
         app(prog_name="agentflow")
-    except (AgentFlowError, server.ServerError) as error:
+    except AgentFlowError as error:
         notes = " ".join(getattr(error, "__notes__", []))
         sys.exit(f"agentflow: {error} {notes}".rstrip())
     except BrokenPipeError:

@@ -27,8 +27,9 @@ from sqlalchemy.exc import ArgumentError
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
 from .log import log_event
 from .model import Boundary, Hook
+from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import LABORATORY, READS, TRANSACTIONS
+from .statements import TRANSACTIONS
 
 Row = dict[str, Any]
 
@@ -96,7 +97,7 @@ class Database:
                 _log(rows, boundary)
                 if hook:
                     outcome = rows[0].get("outcome", "committed") if rows else "committed"
-                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
+                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
             pause = min(1.0, pause * 2 or 0.05)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import server
 from .database import Database
-from .errors import AgentFlowError
+from .errors import AgentFlowError, ServerError
 from .front import is_embedded
 from .migrations import LABORATORY, standing
 
@@ -61,7 +61,8 @@ def examine(schema: str) -> Iterator[Finding]:
         try:
             yield from _answering(database)
         except AgentFlowError as error:
-            yield Finding("PostgreSQL", False, str(error).partition(" Nothing was")[0], "Start that server, or mend DATABASE_URL.")
+            says = str(error).partition(" Nothing was")[0]
+            yield Finding("PostgreSQL", False, says, "Start that server, or mend DATABASE_URL.")
         finally:
             database.close()
     yield _chromium()
@@ -104,7 +105,7 @@ def _where(schema: str) -> Iterator[tuple[Finding, Database | None]]:
     home = server.default_home()
     try:
         programs = server.find_binaries()
-    except server.ServerError as error:
+    except ServerError as error:
         yield Finding("server", False, str(error), "Run `make setup`, or set DATABASE_URL."), None
         return
     embedded = server.Server(home)

@@ -26,7 +26,7 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
-from .statements import show_sql
+from .queries import show_sql
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
@@ -392,7 +392,7 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
         return False
     if row["lease_owner"] is None:
         return name in _RELEASING
-    return row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
+    return bool(row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

@@ -173,11 +173,11 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     """
     try:
         message = str(error)
-    except Exception as second:
+    except Exception as second:  # noqa: BLE001 - any error may hide in its own text
         message = f"<the error's own text raised {type(second).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
-    except Exception:
+    except Exception:  # noqa: BLE001 - as above
         trace = "".join(traceback.format_tb(error.__traceback__))
     return {
         "type": printable(type(error).__name__),

@@ -8,15 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from . import evidence
 from .database import Database
 from .engine import Transactions
 from .errors import CrashInjected, NotALaboratory
-from .log import log_event
 from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
 from .schema import DEFAULT_SCHEMA
+from .server import ensure_running
+from .statements import GUARD
 from .tools import SimulatedTool
 from .worker import Renewals, Worker, carry
 from .workflows import WORKFLOWS
@@ -154,10 +157,6 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    from sqlalchemy import text
-
-    from .statements import GUARD
-
     condition = " ".join(line.strip() for line in GUARD.splitlines()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
@@ -169,8 +168,6 @@ def find_database(schema: str | None = None, *, url: str | None = None, patience
     """
     where = url or os.environ.get("DATABASE_URL")
     if not where:
-        from .server import ensure_running
-
         where = ensure_running().url()
     return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
 
@@ -188,6 +185,3 @@ def open_engine(url: str | None = None, schema: str | None = None, *, patience: 
 def is_embedded() -> bool:
     """Whether find_database() means the embedded server, because no DATABASE_URL names another."""
     return not os.environ.get("DATABASE_URL")
-
-
-_ = log_event

@@ -71,13 +71,12 @@ class SimulatedTool:
 
     def _params(self, call: ToolCall) -> dict[str, Any]:
         answer = self.answers.get(call.action, {"done": call.action})
-        where = {"workflow": call.workflow_id, "step": call.action}
         return {
             "p_key": call.idempotency_key,
             "p_workflow": call.workflow_id,
             "p_action": call.action,
-            "p_arguments": to_json(call.arguments, **where),
-            "p_result": to_json(answer, **where),
+            "p_arguments": to_json(call.arguments, workflow=call.workflow_id, step=call.action),
+            "p_result": to_json(answer, workflow=call.workflow_id, step=call.action),
         }
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -115,11 +114,13 @@ class StandInModel:
 
     def classify(self, request: str) -> dict[str, str]:
         """The request's category and priority."""
-        return self._answer("classify", request, mock_llm_classify(request))
+        answer: dict[str, str] = self._answer("classify", request, mock_llm_classify(request))
+        return answer
 
     def plan(self, classification: Mapping[str, str]) -> dict[str, list[str]]:
         """The steps to take."""
-        return self._answer("plan", str(classification), mock_llm_plan(classification))
+        answer: dict[str, list[str]] = self._answer("plan", str(classification), mock_llm_plan(classification))
+        return answer
 
     def ask(self, name: str, prompt: str, answer: Any) -> Any:
         """The given answer to a prompt; a text gets a number behind `#` when the model varies."""
