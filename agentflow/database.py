@@ -20,9 +20,10 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
+from sqlalchemy import URL, create_engine
 from sqlalchemy import Engine as Alchemy
-from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
 from .log import log_event, logger
@@ -56,7 +57,7 @@ class Database:
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
-        self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
+        self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
         self.alchemy: Alchemy = create_engine(
@@ -191,6 +192,17 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('full_page_writes')::bool AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
+
+
+def _address(url: str) -> URL:
+    """The URL for psycopg. Raises BadName; the message does not repeat the URL, which may hold a password."""
+    try:
+        address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
+    except (ArgumentError, ValueError):
+        raise BadName("DATABASE_URL is no URL; it looks like postgresql://user:password@host:5432/database.") from None
+    if address.drivername != "postgresql+psycopg":
+        raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
+    return address
 
 
 def _drop_in_children(database: Database) -> None:

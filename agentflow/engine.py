@@ -59,10 +59,11 @@ class Transactions:
     ) -> dict[str, Any]:
         """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
 
-        Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken if the id belongs to another name or input.
+        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
+        if the id belongs to another name or input.
         """
-        (created,) = self.create_workflows([request], name=name, workflow_ids=[workflow_id])
-        return self.get_workflow(created) or {}
+        ((found, created),) = self._create([request], name, [workflow_id]).items()
+        return {**(self.get_workflow(found) or {}), "created": created}
 
     def create_workflows(
         self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
@@ -71,8 +72,12 @@ class Transactions:
 
         Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
         """
+        return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
+
+    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
+        """The ids in order, and whether this call made each."""
         check_name("workflow name", name)
-        ids = [str(uuid.uuid4()) if i is None else i for i in (workflow_ids or [None] * len(requests))]
+        ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
         texts = []
         for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
             try:
@@ -84,7 +89,7 @@ class Transactions:
         if len(set(ids)) != len(ids):
             raise BadName("the same workflow id stands twice in one batch; none was created. Give each an id of its own.")
         if not ids:
-            return []
+            return {}
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
@@ -96,7 +101,8 @@ class Transactions:
                 f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
                 + others
             )
-        return ids
+        inserted = {row["id"]: bool(row["inserted"]) for row in rows}
+        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
         """The workflow's row with `request`, `classification`, `plan`, `steps` and `actions`, or None."""

@@ -34,10 +34,17 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["front"] = set(ARROWS)
 ENGINE_ROOMS = frozenset(ARROWS)
 DOORS = {"api", "cli", "on_dbos"}
+# what the doors are made of; no library of theirs but pydantic in `answers`
+ARROWS["requests"] = {"errors"}
+ARROWS["gate"] = set()
+ARROWS["answers"] = {"values"}
+ARROWS["launch"] = set(ENGINE_ROOMS)
+ARROWS["doctor"] = set(ENGINE_ROOMS)
 ARROWS["lab"] = set(ENGINE_ROOMS)
 ARROWS["on_dbos"] = set(ENGINE_ROOMS)
-ARROWS["api"] = set(ENGINE_ROOMS)
-ARROWS["cli"] = {*ENGINE_ROOMS, "api", "lab", "on_dbos"}
+ARROWS["api"] = {*ENGINE_ROOMS, "gate", "answers"}
+ARROWS["cli"] = {*ENGINE_ROOMS, "api", "gate", "launch", "doctor", "requests", "lab", "on_dbos"}
+ARROWS["__main__"] = {"cli"}
 
 # Each of these libraries has one home.
 HOMES = {
@@ -45,6 +52,8 @@ HOMES = {
     "anywidget": "lab",
     "matplotlib": "lab",
     "fastapi": "api",
+    "fastapi_offline": "api",
+    "uvicorn": "api",
     "starlette": "api",
     "typer": "cli",
     "click": "cli",
