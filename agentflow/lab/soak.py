@@ -314,7 +314,7 @@ def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator
 @contextmanager
 def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
     """A progress bar on standard error, on a terminal or if wanted."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    from tqdm import tqdm
 
     with tqdm(total=total, unit="workflow", disable=None if wanted is None else not wanted) as bar:
 
