@@ -17,6 +17,7 @@ from .errors import CrashInjected, NotALaboratory
 from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
+from .schema import DEFAULT_SCHEMA
 from .server import ensure_running
 from .statements import GUARD
 from .tools import SimulatedTool
@@ -42,9 +43,10 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        url = database.url.render_as_string(hide_password=False)
-        self.world = SimulatedTool(Database(url, database.schema, patience=database.patience))
-        self.world.database.give_up = database.give_up  # a worker that is told to stop waits for neither
+        where = database.url.render_as_string(hide_password=False)
+        world = Database(where, database.schema, patience=database.patience, application_name=database.application_name)
+        world.give_up = database.give_up  # a worker that is told to stop waits for neither
+        self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
@@ -161,16 +163,27 @@ def lease_guard(claim: Claim) -> Any:
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 
-def open_engine(url: str | None = None, schema: str = "agentflow", **options: Any) -> Engine:
-    """An engine on the given PostgreSQL, or `DATABASE_URL`, or the embedded server (started if need be), migrated.
+def find_database(schema: str | None = None, *, url: str | None = None, patience: float = 30.0) -> Database:
+    """The database of `url`, or of DATABASE_URL, or of the embedded server, which then runs; it is not asked yet.
 
-    The embedded server's schemas are laboratories. Options as for Engine.
+    The schema is the given one, or AGENTFLOW_SCHEMA, or `agentflow`. `patience` as for Database, in seconds.
     """
     where = url or os.environ.get("DATABASE_URL")
-    embedded = where is None
-    if where is None:
+    if not where:
         where = ensure_running().url()
-    database = Database(where, schema)
-    migrate(database, laboratory=embedded)
+    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
+
+
+def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:
+    """An engine on a migrated schema, found as find_database() says. Options as for Engine.
+
+    The embedded server's schemas are laboratories.
+    """
+    database = find_database(schema, url=url, patience=patience)
+    migrate(database, laboratory=url is None and is_embedded())
     return Engine(database, **options)
 
+
+def is_embedded() -> bool:
+    """Whether find_database() means the embedded server, because no DATABASE_URL names another."""
+    return not os.environ.get("DATABASE_URL")

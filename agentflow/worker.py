@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import inspect
+import math
 import os
 import select
 import signal
@@ -28,7 +29,7 @@ from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisus
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
-from .run import DurableRunner, Workflow
+from .run import DurableRunner, Workflow, interrupted
 
 Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
@@ -51,7 +52,12 @@ def carry(
         if claim.fence_token > 1 or loaded:
             journal.load()
         run = DurableRunner(claim.workflow_id, journal)
-        result = function(run, claim.input)
+        try:
+            result = function(run, claim.input)
+        except BaseException as error:
+            if run.ended_by in (None, error):
+                raise
+            raise run.ended_by from error  # the function had swallowed it
         run.finish()
         journal.complete(result)
         return "completed"
@@ -64,11 +70,11 @@ def carry(
         return "released"
     except (LostLease, DatabaseAway, CrashInjected):
         raise
-    except KeyboardInterrupt:
-        with contextlib.suppress(LostLease, DatabaseAway):
-            engine.release_lease(claim)
-        raise
     except BaseException as error:
+        if interrupted(error):
+            with contextlib.suppress(LostLease, DatabaseAway):
+                engine.release_lease(claim)
+            raise
         engine.fail_workflow(journal.claim, describe_failure(error))
         return "failed"
 
@@ -98,18 +104,19 @@ class Renewals:
         """Nothing is held. For a forked child: the parent's thread is not there, and may have held the lock."""
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed, self._running = threading.Condition(), False
+        self._looks_at = 0.0  # when the thread looks again by itself
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
             if not self._running:  # the first claim, or the first one in a forked child
-                self._running = True
+                self._running, self._looks_at = True, 0.0
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
             due = time.monotonic() + claim.lease_seconds / 3
-            if all(due < later for _, later in self._held.values()):
-                self._changed.notify()
             self._held[id(claim)] = (claim, due)
+            if due < self._looks_at:  # waking it for each claim would cost as much as a statement
+                self._changed.notify()
         try:
             yield
         finally:
@@ -119,14 +126,13 @@ class Renewals:
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
-                due = min((at for _, at in self._held.values()), default=None)
-                if due is None:
-                    if not self._changed.wait(_IDLE_SECONDS) and not self._held:
+                now = time.monotonic()
+                due = min((at for _, at in self._held.values()), default=math.inf)
+                if due > now:
+                    self._looks_at = due
+                    if not self._changed.wait(min(due - now, _IDLE_SECONDS)) and not self._held:
                         self._running = False
                         return
-                    continue
-                if due > time.monotonic():
-                    self._changed.wait(due - time.monotonic())
                     continue
                 claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
             for claim in claims:

@@ -356,8 +356,7 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
     migrate(database, laboratory=True)
     for _ in range(2):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
-    with database._connection() as connection:
-        connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
+    database._idle[-1].execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
     with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
