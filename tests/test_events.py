@@ -172,10 +172,20 @@ def test_an_event_for_nobody_and_a_payload_that_would_change_are_refused_by_name
     with pytest.raises(UnknownWorkflow, match="there is no workflow 'nobody'"):
         flow.deliver_event("nobody", "go")
     start(flow)
-    for payload, path in [(float("nan"), r"\$"), ({"a": [-0.0]}, r"\$.a\[0\]"), ({"a": "x\0"}, r"\$.a"), ([1e16], r"\$\[0\]")]:
+    for payload, path in [(float("nan"), r"\$"), ({"a": [float("inf")]}, r"\$.a\[0\]"), ({"a": "x\0"}, r"\$.a"), ([b"1"], r"\$\[0\]")]:
         with pytest.raises(UnfaithfulValue, match=f"path {path}"):
             flow.deliver_event("w", "go", payload)
     assert row(flow)["events"] == {}
+
+
+def test_a_payload_comes_back_exactly_at_once_and_in_replay(flow: Engine) -> None:
+    payload = {"z": -0.0, "a": [1e22, 1.0, 10**25, None, True, "é😀"], "": {}}
+    start(flow)
+    flow.worker("A").run_once()
+    flow.deliver_event("w", "go", payload)
+    flow.worker("A").run_once()
+    for result in row(flow)["result"][:2]:
+        assert repr(result) == repr(payload)
 
 
 def test_large_names_and_payloads_are_delivered(flow: Engine) -> None:

@@ -220,6 +220,8 @@ _IMPOSSIBLE: list[tuple[str, str, dict[str, str]]] = [
     ("steps", "kind_is_known", {"kind": "'dream'"}),
     ("steps", "value_or_failure", {"value": "NULL"}),
     ("steps", "value_or_failure", {"error": "'{}'"}),
+    ("steps", "wait_names_its_event", {"kind": "'wait'"}),
+    ("steps", "wait_names_its_event", {"waited_for": "'e'"}),
     ("steps", "counts_from_one", {"position": "0"}),
     ("steps", "counts_from_one", {"fence_token": "0"}),
     ("action_intents", "status_is_known", {"status": "'DONE'", "acknowledged_at": _NOW}),
