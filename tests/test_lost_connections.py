@@ -17,7 +17,7 @@ import pytest
 
 import agentflow
 from agentflow import AgentFlowError, Database, Engine, LostLease, Policy, migrate
-from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused
+from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown
 from agentflow.server import Server, ensure_running
 from agentflow.statements import TRANSACTIONS
 from tests.conftest import rows
@@ -387,6 +387,20 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
     database._idle[-1].execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
     with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
+
+
+def test_a_statement_that_was_sent_and_never_answered_is_not_said_to_have_been_left_out(engine: Engine) -> None:
+    class Lost(Database):
+        asked = 0
+
+        def execute(self, name: str, params: Any) -> Any:
+            self.asked += 1
+            raise OutcomeUnknown("sent") if self.asked == 1 else DatabaseAway("down")
+
+    lost = Lost(engine.database.url.render_as_string(hide_password=False), engine.database.schema, patience=0.2)
+    with pytest.raises(OutcomeUnknown):
+        Engine(lost).cancel_workflow("w")
+    assert lost.asked > 1
 
 
 RIVALS = 6

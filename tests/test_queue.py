@@ -193,7 +193,7 @@ def test_batches_that_cross_are_all_created_without_a_deadlock_that_anybody_sees
         gate.wait(20)
         order = ids if number % 2 else ids[::-1]
         try:
-            engine.create_workflows([i for i in order], name="job", workflow_ids=order)
+            engine.create_workflows(list(order), name="job", workflow_ids=order)
         except Exception as error:
             troubles.append(error)
 
