@@ -153,7 +153,8 @@ def trial(database: Database, workflow_id: str, *calls: Call) -> Trial:
 
 
 _COLUMNS = {
-    "workflows": "id, status, state, result, error ->> 'type' AS error, lease_owner, fence_token, checkpoints, entries, "
+    "workflows": "id, status, state, result, error ->> 'type' AS error, lease_owner, fence_token, checkpoints, "
+    "entries, "
     "waiting_for, events, attempts, crashes, lease_expires_at <= clock_timestamp() AS expired, "
     "recovery_started_at IS NOT NULL AS recovered, next_run_at <= clock_timestamp() AS due",
     "steps": "step_id, position, kind, state, value, error ->> 'type' AS error, fence_token, worker",
@@ -170,7 +171,8 @@ def rows_of(database: Database, workflow_id: str, session: Session | None = None
             return rows_of(database, workflow_id, own)
     return {
         table: session.connection.execute(
-            f'SELECT {columns} FROM "{database.schema}".{table} WHERE {"id" if table == "workflows" else "workflow_id"} = %s '
+            f'SELECT {columns} FROM "{database.schema}".{table} '
+            f"WHERE {'id' if table == 'workflows' else 'workflow_id'} = %s "
             f"ORDER BY {_ORDER[table]}".encode(),
             [workflow_id],
         ).fetchall()

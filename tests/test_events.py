@@ -1,4 +1,4 @@
-"""Events: before, during and after a wait; the first payload of a name wins; nobody is held meanwhile (bug reports, class G)."""
+"""Events: before, during and after a wait; the first payload of a name wins (bug reports, class G)."""
 
 from __future__ import annotations
 

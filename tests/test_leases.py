@@ -45,7 +45,7 @@ def began(folder: Path) -> bool:
     return any(folder.glob("began-*"))
 
 
-# -- renewals --------------------------------------------------------------------------------------------------------------
+# -- renewals --------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_worker_that_can_renew_is_never_robbed(engine: Engine) -> None:
@@ -133,7 +133,8 @@ def test_a_worker_that_cannot_renew_for_a_whole_lease_is_robbed_and_the_token_pr
     after = rows_of(mine.database, "w")
     assert [s["value"] for s in after["steps"]] == ["body 2", {"done": "pay"}]
     assert after["history"][-1] | {"n": 0} == {
-        "n": 0, "event": "write_refused", "transaction": "checkpoint", "subject": "one", "worker": "A", "fence_token": 1,
+        "n": 0, "event": "write_refused", "transaction": "checkpoint", "subject": "one", "worker": "A",
+        "fence_token": 1,
     }  # fmt: skip
     assert (after["steps"], after["action_intents"]) == (before["steps"], before["action_intents"])
     assert gapless(after)
@@ -155,7 +156,7 @@ def test_a_step_that_keeps_the_interpreters_lock_for_many_leases_still_leaves_on
     assert one_effect(jobs)
 
 
-# -- processes that are stopped, killed and misled ------------------------------------------------------------------------
+# -- processes that are stopped, killed and misled -------------------------------------------------------------------
 
 
 def test_a_worker_stopped_past_its_lease_changes_nothing_when_it_wakes(jobs: Engine, tmp_path: Path) -> None:
@@ -233,7 +234,8 @@ def test_only_the_databases_clock_decides(jobs: Engine, minutes: int) -> None:
     assert (
         rows(
             jobs,
-            "SELECT 1 FROM {s}.history WHERE at > clock_timestamp() + interval '1 min' OR at < clock_timestamp() - interval '5 min'",
+            "SELECT 1 FROM {s}.history "
+            "WHERE at > clock_timestamp() + interval '1 min' OR at < clock_timestamp() - interval '5 min'",
         )
         == []
     )
@@ -298,7 +300,7 @@ def test_sigterm_in_a_commit_lets_it_be_and_releases_the_lease(jobs: Engine, tmp
     assert jobs.worker("B").run_once() == "completed"
 
 
-# -- ends ----------------------------------------------------------------------------------------------------------------
+# -- ends ------------------------------------------------------------------------------------------------------------
 
 
 def boundaries_of(work: Callable[[Engine], Any], engine: Engine) -> list[tuple[str, str]]:
@@ -308,7 +310,8 @@ def boundaries_of(work: Callable[[Engine], Any], engine: Engine) -> list[tuple[s
 
 
 CANCELLED_AT = [
-    (transaction, edge, nth) for transaction, times in [("checkpoint", 2), ("intent", 1), ("tool", 1), ("acknowledge", 1), ("complete", 1)]
+    (transaction, edge, nth)
+    for transaction, times in [("checkpoint", 2), ("intent", 1), ("tool", 1), ("acknowledge", 1), ("complete", 1)]
     for edge in ("before", "after") for nth in range(1, times + 1)
 ] + [("claim", "after", 1)]  # fmt: skip
 
@@ -394,7 +397,7 @@ def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs
     assert (row(mine)["fence_token"], row(mine)["recovery_started_at"]) == (2, None)
 
 
-# -- the crash budget ------------------------------------------------------------------------------------------------------
+# -- the crash budget ------------------------------------------------------------------------------------------------
 
 
 def lose(engine: Engine, times: int) -> None:

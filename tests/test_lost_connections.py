@@ -27,12 +27,12 @@ from tests.proxy import Loss, Proxy
 
 ROOT = Path(agentflow.__file__).resolve().parent.parent
 
-# -- one trip through all transactions -----------------------------------------------------------------------------------
+# -- one trip through all transactions -------------------------------------------------------------------------------
 
 
 class Trip:
-    """A workflow's life that sends every transaction: postponed once, failed and requeued once, parked once; its neighbour
-    is cancelled. Calls to PostgreSQL go through `engine`, looks at the tables through `clean`."""
+    """A workflow's life that sends every transaction: postponed once, failed and requeued once, parked once; its
+    neighbour is cancelled. Calls to PostgreSQL go through `engine`, looks at the tables through `clean`."""
 
     def __init__(self, engine: Engine, clean: Engine) -> None:
         self.engine, self.clean = engine, clean
@@ -146,11 +146,12 @@ class Holder:
 
     def waiting(self) -> int:
         query = f"""SELECT count(*) AS n FROM pg_stat_activity
-            WHERE wait_event_type = 'Lock' AND query LIKE '%"{self.schema}%' AND cardinality(pg_blocking_pids(pid)) > 0"""
+            WHERE wait_event_type = 'Lock' AND query LIKE '%"{self.schema}%'
+              AND cardinality(pg_blocking_pids(pid)) > 0"""
         return int(self.watcher.run(query)[0]["n"])
 
     def release(self, how: Loss, lost: int) -> None:
-        """Pending: when both the lost statement and the one that was issued again wait; withdrawn: when only the latter does."""
+        """Pending: when both the lost statement and the one issued again wait; withdrawn: when only the latter does."""
         try:
             if how == "withdrawn":
                 eventually(lambda: not self.watcher.run(f"SELECT 1 FROM pg_stat_activity WHERE pid = {lost}"))
@@ -212,7 +213,7 @@ def test_every_transaction_is_on_the_trip(engine: Engine) -> None:
     assert {name for name, _ in CASES} == set(TRANSACTIONS)
 
 
-# -- class F: what a database does to its clients ------------------------------------------------------------------------
+# -- class F: what a database does to its clients --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +280,8 @@ def whole(engine: Engine, workflows: int) -> None:
     assert (
         rows(
             engine,
-            """SELECT w.id FROM {s}.workflows AS w WHERE entries <> (SELECT count(*) FROM {s}.history WHERE workflow_id = w.id)
+            """SELECT w.id FROM {s}.workflows AS w
+        WHERE entries <> (SELECT count(*) FROM {s}.history WHERE workflow_id = w.id)
         OR entries <> (SELECT max(n) FROM {s}.history WHERE workflow_id = w.id)
         OR checkpoints <> (SELECT count(*) FROM {s}.steps WHERE workflow_id = w.id)""",
         )
@@ -334,7 +336,8 @@ def test_the_next_call_works_after_all_connections_were_ended_while_idle(own_dat
     migrate(database, laboratory=True)
     engine = Engine(database, workflows={"job": job})
     for number, call in enumerate([
-        lambda: engine.create_workflow(None, name="job"), lambda: engine.run_once("w"), database.check, engine.reliability_metrics,
+        lambda: engine.create_workflow(None, name="job"), lambda: engine.run_once("w"), database.check,
+        engine.reliability_metrics,
     ]):  # fmt: skip
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: engine.list_workflows(), range(8)))

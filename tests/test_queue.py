@@ -82,7 +82,8 @@ def test_two_workers_leave_each_others_types_alone(engine: Engine) -> None:
         eventually(lambda: set(statuses(engine).values()) == {"completed"})
     found = rows(
         engine,
-        "SELECT DISTINCT w.name, s.worker FROM {s}.workflows AS w JOIN {s}.steps AS s ON s.workflow_id = w.id ORDER BY 1",
+        "SELECT DISTINCT w.name, s.worker FROM {s}.workflows AS w JOIN {s}.steps AS s ON s.workflow_id = w.id "
+        "ORDER BY 1",
     )
     assert found == [{"name": "one", "worker": "W1"}, {"name": "two", "worker": "W2"}]
 
@@ -107,7 +108,10 @@ def test_workflows_that_always_fail_do_not_hold_new_work_up(engine: Engine) -> N
     assert {w: s for w, s in found.items() if s != "completed"} == {f"bad-{n}": "failed" for n in range(8)}
     assert rows(mine, "SELECT count(*) AS n FROM {s}.history WHERE event = 'attempt_failed'") == [{"n": 8 * 3}]
     first_new = "SELECT min(at) FROM {s}.history WHERE workflow_id LIKE 'new%' AND event = 'workflow_completed'"
-    second_bad = "SELECT min(at) FROM {s}.history WHERE workflow_id LIKE 'bad%' AND event = 'workflow_claimed' AND fence_token = 2"
+    second_bad = (
+        "SELECT min(at) FROM {s}.history "
+        "WHERE workflow_id LIKE 'bad%' AND event = 'workflow_claimed' AND fence_token = 2"
+    )
     assert rows(mine, f"SELECT ({first_new}) < ({second_bad}) AS first")[0]["first"]
 
 

@@ -51,7 +51,7 @@ COUNTED = ["checkpoint", "intent", "acknowledge", "complete", "wait", "postpone"
 
 
 def held(engine: Transactions, state: str = "held") -> Claim:
-    """A workflow of its own name: held by A with the action `pay` planned; or expired, waiting, failed, free from there."""
+    """A workflow of its own name, held by A, with `pay` planned; or from there expired, waiting, failed, free."""
     name = f"w-{uuid.uuid4().hex[:8]}"
     engine.create_workflow("request", name=name, workflow_id=name)
     claim = engine.claim_workflow("A", 600, names=[name])
@@ -89,7 +89,7 @@ def refused_cleanly(engine: Transactions, this: Call, claim: Claim) -> bool:
     return refused and before == after and gapless(after) and entry["event"] == "write_refused"
 
 
-# -- rule 1 ------------------------------------------------------------------------------------------------------------
+# -- rule 1 ----------------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[str, Callable[[Engine, Claim], Claim]]] = {
     "lease_owner": (r"AND lease_owner = %(p_worker)s", lambda _, c: replace(c, worker_id="somebody")),
@@ -135,7 +135,7 @@ PARTS: dict[tuple[str, str], tuple[str, str]] = {
     ("intent", "planned"): (_OWN, _ROW),
     ("acknowledge", "acknowledged"): (r"FROM w\s+WHERE i.workflow_id = w.id", "WHERE i.workflow_id = %(p_workflow)s"),
     ("wait", "step"): (
-        r"SELECT id, %\(p_step\)s, checkpoints, (.*?)payload, (.*?), fence_token,\s+lease_owner\s+FROM w\s+WHERE arrived",
+        rf"SELECT id, %\(p_step\)s, checkpoints, (.*?)payload, (.*?), {_OWN}\s+WHERE arrived",
         r"SELECT %(p_workflow)s, %(p_step)s, 1, \1'null'::json, \2, %(p_token)s, %(p_worker)s",
     ),
     ("renew", "entry"): (
@@ -159,7 +159,7 @@ def test_rule_1_a_part_that_does_not_select_from_the_guarded_update_is_caught(
     assert not refused_cleanly(engine, replace(real, text=text), claim)
 
 
-# -- rule 2 ------------------------------------------------------------------------------------------------------------
+# -- rule 2 ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
@@ -218,7 +218,8 @@ def test_rule_2_checkpoints_are_loaded_by_a_second_statement_that_counts_them(en
     s = f'"{engine.database.schema}"'
     in_one = replace(
         load,
-        text=f"UPDATE {s}.workflows SET updated_at = clock_timestamp() WHERE id = %(p_workflow)s RETURNING checkpoints, "
+        text=f"UPDATE {s}.workflows SET updated_at = clock_timestamp() WHERE id = %(p_workflow)s "
+        "RETURNING checkpoints, "
         f"(SELECT count(*) FROM {s}.steps WHERE workflow_id = id) AS steps",
     )
     found = race(engine.database, call(engine, "checkpoint", claim), in_one)
@@ -234,7 +235,7 @@ def test_rule_2_checkpoints_are_loaded_by_a_second_statement_that_counts_them(en
         engine.load(claim)
 
 
-# -- rule 3 ------------------------------------------------------------------------------------------------------------
+# -- rule 3 ----------------------------------------------------------------------------------------------------------
 
 
 def test_rule_3_two_claims_take_different_rows_and_never_wait(engine: Engine) -> None:
@@ -301,7 +302,7 @@ def test_rule_3_a_row_that_a_claim_skipped_is_seen_by_the_second_look_and_claime
     assert not engine.runnable(names)
 
 
-# -- rule 4 ------------------------------------------------------------------------------------------------------------
+# -- rule 4 ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GUARDED)
@@ -350,7 +351,7 @@ def test_rule_4_the_worlds_unique_key_lets_two_calls_at_once_leave_one_effect(en
     assert len(rows(engine, "SELECT 1 FROM {w}.tool_ledger")) == 3
 
 
-# -- rule 5 ------------------------------------------------------------------------------------------------------------
+# -- rule 5 ----------------------------------------------------------------------------------------------------------
 
 
 def test_rule_5_the_clock_is_read_after_a_lock_wait_and_a_statement_that_reads_it_before_is_caught(
@@ -360,7 +361,8 @@ def test_rule_5_the_clock_is_read_after_a_lock_wait_and_a_statement_that_reads_i
         claim = held(engine)
         with Session(engine.database) as session:
             session.run(
-                f"UPDATE \"{engine.database.schema}\".workflows SET lease_expires_at = clock_timestamp() + interval '0.3 s' WHERE id = '{claim.workflow_id}'"
+                f'UPDATE "{engine.database.schema}".workflows SET lease_expires_at = clock_timestamp() '
+                f"+ interval '0.3 s' WHERE id = '{claim.workflow_id}'"
             )
 
         def expired() -> bool:
@@ -398,7 +400,7 @@ def times_in(params: Any) -> list[str]:
     """The parameters that carry a point in time: an instant, or a number as large as one."""
     return [
         key for key, value in params.items()
-        if hasattr(value, "isoformat") or (isinstance(value, int | float) and not isinstance(value, bool) and value > 1e8)
+        if hasattr(value, "isoformat") or (isinstance(value, int | float) and value > 1e8)
     ]  # fmt: skip
 
 
@@ -412,7 +414,7 @@ def test_rule_5_no_parameter_of_any_transaction_is_a_point_in_time(engine: Engin
     assert times_in({**calls["renew"].params, "p_until": time.time()}) == ["p_until"]
 
 
-# -- rule 6 ------------------------------------------------------------------------------------------------------------
+# -- rule 6 ----------------------------------------------------------------------------------------------------------
 
 
 class _OpensTransactions(Database):
@@ -433,7 +435,8 @@ def test_rule_6_no_transaction_is_open_while_a_step_or_a_tool_runs(own_database:
     def look() -> int:
         with Session(database) as session:
             seen.extend(session.run(
-                "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'agentflow' "
+                "SELECT state FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'agentflow' "
                 "AND xact_start IS NOT NULL"
             ))  # fmt: skip
         return len(seen)
@@ -477,7 +480,7 @@ def test_rule_6_a_server_that_ends_idle_transactions_does_not_notice_a_slow_step
     engine.close()
 
 
-# -- rule 7 ------------------------------------------------------------------------------------------------------------
+# -- rule 7 ----------------------------------------------------------------------------------------------------------
 
 
 def test_rule_7_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_the_guarded_one_tells(
@@ -511,7 +514,7 @@ def test_rule_7_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_
     assert outcome(lambda w: w.but("AND checkpoints = %(p_checkpoints)s", "")) == (0, 1, "23505+committed")
 
 
-# -- rule 8 ------------------------------------------------------------------------------------------------------------
+# -- rule 8 ----------------------------------------------------------------------------------------------------------
 
 ALL = {**TRANSACTIONS, **READS, **LABORATORY}
 COLUMNS = {column.name for table in metadata.tables.values() for column in table.columns}
@@ -523,8 +526,8 @@ def misnamed_binds(text: str) -> list[str]:
 
 
 def updates_of_the_row(text: str) -> int:
-    """How many UPDATEs of the workflow's row could run in one execution: one that needs the other to have matched nothing
-    does not count."""
+    """How many UPDATEs of the workflow's row could run in one execution: one that needs the other to have matched
+    nothing does not count."""
     parts = re.split(r"(?=UPDATE \S*\bworkflows\b)", text)[1:]
     return sum("NOT EXISTS (SELECT FROM w)" not in part.split("RETURNING")[0] for part in parts)
 
@@ -590,7 +593,7 @@ def test_rule_8_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
     assert Transactions(_Answers(engine.database, [])).claim_workflow("w") is None  # type: ignore[arg-type]
 
 
-# -- all of them, in pairs ---------------------------------------------------------------------------------------------
+# -- all of them, in pairs -------------------------------------------------------------------------------------------
 
 PAIRS = {
     "held": [*GUARDED, "create", "deliver", "cancel", "expire", "claim", "requeue"],
@@ -650,14 +653,15 @@ def test_two_transactions_at_once_equal_one_after_the_other(engine: Engine, stat
 
 
 def refused_by_what_was(name: str, answer: list[dict[str, Any]]) -> bool:
-    """Whether a transaction from outside was refused by the row as it was when it began, and not by the row that it shows."""
+    """Whether it was refused by the row as it was when the statement began, and not by the row that it shows."""
     return bool(
         answer and answer[0].get("outcome") == "refused" and name in NOW_POSSIBLE and NOW_POSSIBLE[name](answer[0])
     )
 
 
 @pytest.mark.parametrize(("first", "second", "state"), [
-    ("fail", "requeue", "held"), ("requeue", "cancel", "failed"), ("requeue", "deliver", "failed"), ("claim", "expire", "free"),
+    ("fail", "requeue", "held"), ("requeue", "cancel", "failed"), ("requeue", "deliver", "failed"),
+    ("claim", "expire", "free"),
 ])  # fmt: skip
 def test_what_became_possible_while_a_statement_waited_is_done_and_not_refused(
     engine: Engine, first: str, second: str, state: str
@@ -680,7 +684,8 @@ def test_what_became_possible_while_a_statement_waited_is_done_and_not_refused(
 
 
 def test_the_loser_of_cancel_complete_and_fail_is_told(engine: Engine) -> None:
-    for winner, loser, status in [("cancel", "complete", "cancelled"), ("complete", "cancel", "completed"), ("fail", "cancel", "failed"),
+    for winner, loser, status in [("cancel", "complete", "cancelled"), ("complete", "cancel", "completed"),
+                                  ("fail", "cancel", "failed"),
                                   ("cancel", "fail", "cancelled")]:  # fmt: skip
         claim = held(engine)
         found = race(engine.database, call(engine, winner, claim), call(engine, loser, claim))

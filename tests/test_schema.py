@@ -1,4 +1,4 @@
-"""The tables: migrations and metadata agree, migrators agree, impossible rows are refused, and plans and updates are cheap."""
+"""The tables: migrations and metadata agree, impossible rows are refused, plans and updates are cheap."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ ROOT = Path(agentflow.__file__).resolve().parent.parent
 Make = Callable[..., Database]
 
 
-# -- migrations and metadata -----------------------------------------------------------------------------------------------
+# -- migrations and metadata -----------------------------------------------------------------------------------------
 
 _CATALOG = """
 SELECT c.relname AS "table", 'column ' || a.attname AS what,
-       concat_ws(' ', format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, pg_get_expr(d.adbin, d.adrelid)) AS how
+       concat_ws(' ', format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+                 pg_get_expr(d.adbin, d.adrelid)) AS how
 FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
 WHERE c.relnamespace = to_regnamespace(:s) AND c.relkind = 'r'
@@ -76,7 +77,8 @@ def test_migrations_make_the_tables_of_the_metadata(schema: Make) -> None:
     with made.alchemy.begin() as connection:
         connection.execute(
             text(
-                f"ALTER TABLE {made.schema}.history DROP CONSTRAINT counts_from_one, ADD CONSTRAINT counts_from_one CHECK (n > 1)"
+                f"ALTER TABLE {made.schema}.history DROP CONSTRAINT counts_from_one, "
+                "ADD CONSTRAINT counts_from_one CHECK (n > 1)"
             )
         )
     assert catalog(migrated) != catalog(made)
@@ -189,7 +191,7 @@ def test_reset_refuses_a_schema_that_is_not_marked(schema: Make) -> None:
     assert [w["id"] for w in engine.list_workflows()] == ["w"]
 
 
-# -- impossible rows -----------------------------------------------------------------------------------------------------
+# -- impossible rows -------------------------------------------------------------------------------------------------
 
 _NOW = "clock_timestamp()"
 _STEP = {
@@ -240,7 +242,10 @@ _IMPOSSIBLE: list[tuple[str, str, dict[str, str]]] = [
     ("workflows", "finished_has_its_time", {"status": "'cancelled'"}),
     ("workflows", "failed_says_why", {**_FAILED, "error": "NULL"}),
     ("workflows", "leased_has_its_token", {**_HELD, "fence_token": "0"}),
-    *[("workflows", "counts_are_counts", {column: "-1"}) for column in ("fence_token", "checkpoints", "entries", "attempts", "crashes")],
+    *[
+        ("workflows", "counts_are_counts", {column: "-1"})
+        for column in ("fence_token", "checkpoints", "entries", "attempts", "crashes")
+    ],
     ("workflows", "counts_are_counts", {"entries": "0"}),
     ("steps", "kind_is_known", {"kind": "'dream'"}),
     ("steps", "value_or_failure", {"value": "NULL"}),
@@ -302,12 +307,13 @@ def test_every_possible_status_is_accepted(engine: Engine, values: dict[str, str
 def test_every_check_constraint_has_an_impossible_row() -> None:
     named = {
         (table.name, str(constraint.name))
-        for table in metadata.tables.values() for constraint in table.constraints if isinstance(constraint, CheckConstraint)
+        for table in metadata.tables.values()
+        for constraint in table.constraints if isinstance(constraint, CheckConstraint)
     }  # fmt: skip
     assert named == {(table, constraint) for table, constraint, _ in _IMPOSSIBLE}
 
 
-# -- plans and HOT updates -----------------------------------------------------------------------------------------------
+# -- plans and HOT updates -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +325,8 @@ def crowded(url: str) -> Any:
     with Session(database) as session:
         session.run(f"""
             INSERT INTO {s}.workflows (id, name, input, status, result, completed_at, finished_at, next_run_at)
-            SELECT 'f' || n, 'job', '1', 'completed', '1', now(), now(), now() - interval '2 h' FROM generate_series(1, 20000) AS n;
+            SELECT 'f' || n, 'job', '1', 'completed', '1', now(), now(), now() - interval '2 h'
+            FROM generate_series(1, 20000) AS n;
             INSERT INTO {s}.workflows (id, name, input, status, waiting_for, next_run_at)
             SELECT 'w' || n, 'job', '1', 'waiting', 'e', now() - interval '2 h' FROM generate_series(1, 2000) AS n;
             INSERT INTO {s}.workflows (id, name, input, next_run_at)
@@ -380,7 +387,8 @@ def updates(engine: Engine) -> tuple[int, int]:
     """How many updates of workflows' rows there were in all, and how many were HOT."""
     with Session(engine.database) as session:
         (row,) = session.run(
-            f"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_all_tables WHERE relid = '\"{engine.database.schema}\".workflows'::regclass"
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_all_tables "
+            f"WHERE relid = '\"{engine.database.schema}\".workflows'::regclass"
         )
     return row["n_tup_upd"], row["n_tup_hot_upd"]
 
