@@ -1,7 +1,7 @@
 """Hundreds of requests on real worker processes that are really killed; afterwards the rows say what it came to.
 
-Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random: by
-the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced, their
+Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random:
+by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced, their
 leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
 """
 
@@ -35,6 +35,7 @@ from .plan import GAP, Plan, label, plan_kills
 from .processes import ended, kill, start
 from .report import SoakReport
 
+PARTS = ("detect", "claim", "replay", "re_execute", "span")
 BATCH = 100
 AHEAD = 400  # so many unfinished workflows are in the queue at most
 MakeEngine = Callable[..., Engine]
@@ -62,8 +63,8 @@ def soak(
     Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
     planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
     the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
-    sense, for no request at all, and whatever reading the requests raises.
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make
+    no sense, for no request at all, and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
@@ -152,8 +153,10 @@ class _Soak:
             kill(self.alive.values())
 
     def _may_be_submitted(self, finished: int, next_kill: float | None) -> int:
-        """How many requests at most: few unfinished ones, and work must not outrun the random kills, or the last of them
-        would find nobody working."""
+        """How many requests may be in the queue or behind it by now.
+
+        Few unfinished ones; and work must not outrun the random kills, or the last of them would find nobody working.
+        """
         may = min(self.total, finished + AHEAD)
         if next_kill is None:
             return may
@@ -218,8 +221,9 @@ class _Soak:
             for r in rows
         )
         return (
-            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are finished, "
-            f"{seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep and read their histories."
+            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are "
+            f"finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep "
+            "and read their histories."
         )
 
     def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
@@ -233,10 +237,11 @@ class _Soak:
             schema=self.database.schema, seed=seed, workers=self.workers, **figures,
             lost_workflows=self.total - figures["workflows_completed"],
             repeated_calls=self._ask(_REPEATED)[0]["calls"],
-            kills_planned=planned.total(), kills_happened=len(kills), kills_in_gap=sum(where in GAP for _, where in kills),
+            kills_planned=planned.total(), kills_happened=len(kills),
+            kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
-            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in ("detect", "claim", "replay", "re_execute", "span")},
+            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in PARTS},
             kills=kills, seconds=round(seconds, 1),
         )  # fmt: skip
 
