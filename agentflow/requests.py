@@ -22,8 +22,8 @@ def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[by
     """The requests in order, read as they are asked for.
 
     `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson`
-    has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on each
-    line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
+    has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on
+    each line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
     Raises BadRequestFile, with the number of the line where the bad record begins.
     """
     path = str(source)

@@ -1,8 +1,8 @@
 """Hundreds of requests on real worker processes that are really killed; afterwards the rows say what it came to.
 
 Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random:
-by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced, their
-leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
+by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced,
+their leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
 """
 
 from __future__ import annotations
@@ -221,9 +221,9 @@ class _Soak:
             for r in rows
         )
         return (
-            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are "
-            f"finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep "
-            "and read their histories."
+            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows "
+            f"are finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with "
+            "--keep and read their histories."
         )
 
     def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
