@@ -2,7 +2,8 @@
 
 Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random:
 by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced,
-their leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
+their leases run out, and the others take over. What does not live here: how a process is started and reaped
+(`processes`).
 """
 
 from __future__ import annotations
@@ -205,6 +206,8 @@ class _Soak:
             process.kill()
             self.in_flight += self._is_active(process.name)  # seen after the signal: it sends nothing any more
             self.random_kills += 1
+        for held in self._ask(_HELD, name=process.name):
+            self.engine.record_fault(held["id"], "worker_killed", worker=process.name, token=held["fence_token"])
         process.join()
         self._bury([process])
 
@@ -259,6 +262,7 @@ WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
 _REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
 _HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
+_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 
