@@ -6,6 +6,7 @@ large a body is (`gate`), what the answers look like (`answers`), and everything
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -101,7 +102,9 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
 
 
 def serve(listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
-    """Requests that come to the socket are answered until SIGTERM or SIGINT."""
+    """Requests that come to the socket were answered until SIGTERM or SIGINT; those under way were finished."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
+        signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
         create_app(hosts=hosts),
         log_level="warning",

@@ -32,7 +32,7 @@ from .schema import DEFAULT_SCHEMA
 from .worker import new_identity
 from .workflows import WORKFLOWS
 
-PATIENCE = 5.0  # seconds that a command waits for a database that is away; a worker waits for ever
+PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
 BATCH = 500
 app = typer.Typer(
     add_completion=False,
@@ -125,7 +125,7 @@ def worker(
     ] = None,
 ) -> None:
     """Run workflows until SIGTERM; logs one JSON object a line."""
-    functions = launch.own_workflows(workflows) if workflows else WORKFLOWS
+    functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("agentflow").addHandler(handler)
