@@ -45,14 +45,17 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer. Raises BadName for a schema name that cannot be used.
+    not answer; `application_name` is how its connections are called in pg_stat_activity. Raises BadName for a schema name
+    that cannot be used.
     """
 
-    def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
+    def __init__(
+        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
+    ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit.")
         self.url = _address(url)
-        self.schema, self.patience = schema, patience
+        self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
         self.alchemy: Alchemy = create_engine(
             self.url,
@@ -61,7 +64,7 @@ class Database:
             max_overflow=48,
             pool_use_lifo=True,
             pool_reset_on_return=None,
-            connect_args={"connect_timeout": 5, "application_name": "agentflow"},
+            connect_args={"connect_timeout": 5, "application_name": application_name},
         ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
         event.listen(self.alchemy, "connect", _prepare_connection)
         self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
@@ -96,7 +99,8 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
+                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    outcome = rows[0].get("outcome", "committed") if rows else none
                     hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
@@ -146,7 +150,7 @@ class Database:
         """A connection of its own that hears when work arrives. Raises DatabaseAway."""
         try:
             target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
-            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name="agentflow")
+            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name=self.application_name)
             connection.execute(f'LISTEN "{self.schema}"')
             return connection
         except psycopg.Error as error:

@@ -129,6 +129,10 @@ class BadRequestFile(AgentFlowError, ValueError):
         self.path, self.line, self.why = path, line, why
 
 
+class SoakError(AgentFlowError):
+    """A soak could not be run to its end; its message names the workflows that are stuck."""
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 

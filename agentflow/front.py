@@ -44,7 +44,8 @@ class Engine(Transactions):
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
         address = database.url.render_as_string(hide_password=False)
-        self.world = SimulatedTool(Database(address, database.schema, patience=database.patience))
+        name, patience = database.application_name, database.patience
+        self.world = SimulatedTool(Database(address, database.schema, patience=patience, application_name=name))
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 

@@ -6,7 +6,6 @@ What does not live here: creating workflows from them (`cli`, `lab.soak`).
 from __future__ import annotations
 
 import csv
-import io
 import json
 import sys
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ def _opened(path: str, stdin: IO[bytes] | None) -> Iterator[IO[bytes]]:
         yield stdin or sys.stdin.buffer
         return
     try:
-        file = io.open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 (closed by the with below)
     except OSError as error:
         raise BadRequestFile(path, None, f"cannot be read ({error.strerror or error})") from error
     with file:
@@ -76,13 +75,17 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise lines.bad(f"is not CSV ({error}); a quote that is never closed swallows the lines after it") from error
+            raise lines.bad(
+                f"is not CSV ({error}); a quote that is never closed swallows the lines after it"
+            ) from error
         if record is None:
             break
         if header is None:
             header = record
             if header.count(column) != 1:
-                raise lines.bad(f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)")
+                raise lines.bad(
+                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)"
+                )
         elif record:
             if len(record) != len(header):
                 raise lines.bad(f"has {len(record)} fields and the header {len(header)}")

@@ -1,4 +1,4 @@
-"""What tests share: the one bounded wait."""
+"""The one place where tests wait: for a condition, for a bounded time. No test sleeps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
-    """What the condition gives once it is true. Raises AssertionError after `seconds`."""
+    """The condition's first true value; AssertionError if it has none within `seconds`."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {condition}"
-        time.sleep(0.01)
-    return found
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not reached within {seconds:g} s"
+        time.sleep(0.005)
+    return value
