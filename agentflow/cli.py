@@ -96,9 +96,9 @@ def api(
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
-    from .api import serve
+    from .api import engine_of_environment, serve
 
-    os.environ["AGENTFLOW_SCHEMA"] = schema
+    engine = engine_of_environment(schema)
     listener = launch.listen(host, port)
     local = host in LOOPBACK
     if not local:
@@ -107,7 +107,7 @@ def api(
     said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C ends it."
     typer.echo(json.dumps({"url": address}) if as_json else said)
     sys.stdout.flush()
-    serve(listener, hosts=LOOPBACK if local else None)
+    serve(engine, listener, hosts=LOOPBACK if local else None)
 
 
 @app.command()

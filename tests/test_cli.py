@@ -19,7 +19,7 @@ import pytest
 import typer
 from sqlalchemy import text
 
-from agentflow import Database, Engine, migrate
+from agentflow import Database, Engine, migrate, open_engine
 from agentflow.cli import app
 from agentflow.server import Server
 from tests.conftest import rows
@@ -83,7 +83,7 @@ def terminated(process: Popen[str]) -> int:
     return process.returncode
 
 
-# -- help -------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------------------------
 
 
 def test_help_names_every_command_and_is_what_no_arguments_show(run: Run) -> None:
@@ -134,7 +134,7 @@ def test_a_schema_name_that_cannot_be_used_is_one_sentence(run: Run, name: str) 
     assert "schema" in refused(run("report", "--schema", name))
 
 
-# -- migrate, doctor, reset ---------------------------------------------------------------------------------------------
+# -- migrate, doctor, reset ------------------------------------------------------------------------------------------
 
 
 def test_migrate_makes_the_tables_once_and_marks_a_laboratory_only_when_told(run: Run, schema: Any) -> None:
@@ -163,11 +163,30 @@ def test_a_newer_schema_is_refused_in_words_and_left_alone(run: Run, schema: Any
     migrate(database)
     with database.alchemy.connect() as connection:
         connection.execute(text(f"UPDATE \"{database.schema}\".schema_version SET version_num = '9999'"))
-    assert "newer AgentFlow" in refused(run("migrate", "--schema", database.schema))
+    for command in (
+        ["migrate"],
+        ["api", "--port", "0"],
+        ["worker"],
+        ["submit", "--requests", "-"],
+        ["lab", "--no-browser"],
+    ):
+        assert "newer AgentFlow" in refused(run(*command, "--schema", database.schema))
     done = run("doctor", "--schema", database.schema)
     assert done.returncode == 1
     assert "newer AgentFlow" in done.stdout
     assert rows(Engine(database), "SELECT version_num FROM {s}.schema_version") == [{"version_num": "9999"}]
+
+
+def test_a_library_user_and_the_commands_find_the_same_schema(
+    engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setenv("AGENTFLOW_SCHEMA", engine.database.schema)
+    opened = open_engine()
+    assert opened.database.schema == engine.database.schema
+    assert open_engine(schema=engine.database.schema).create_workflow("x", workflow_id="seen")["created"]
+    assert not opened.create_workflow("x", workflow_id="seen")["created"]
+    opened.close()
 
 
 def findings(done: CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -227,7 +246,7 @@ def test_reset_with_yes_does_not_ask_and_tells_programs_what_went(run: Run, engi
     assert rows(engine, "SELECT n FROM {s}.history") == []
 
 
-# -- submit -----------------------------------------------------------------------------------------------------------
+# -- submit ----------------------------------------------------------------------------------------------------------
 
 AWKWARD = ['Please, "unlock" my account', "two\nlines", "smørrebrød 🙏", "'; drop table workflows; --"]
 
@@ -287,7 +306,7 @@ def test_submit_of_a_file_that_is_not_there_creates_nothing(run: Run, engine: En
     assert rows(engine, "SELECT id FROM {s}.workflows") == []
 
 
-# -- worker -----------------------------------------------------------------------------------------------------------
+# -- worker ----------------------------------------------------------------------------------------------------------
 
 
 def all_completed(engine: Engine) -> bool:
@@ -371,7 +390,7 @@ def test_a_worker_started_before_its_database_runs_when_it_comes(tmp_path: Path)
         server.stop()
 
 
-# -- api --------------------------------------------------------------------------------------------------------------
+# -- api -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_api_says_where_it_is_and_leaves_with_0(engine: Engine, url: str) -> None:
@@ -414,7 +433,7 @@ def test_the_api_starts_before_its_database_and_says_503_meanwhile(nowhere: str)
         assert terminated(process) == 0
 
 
-# -- report, soak -----------------------------------------------------------------------------------------------------
+# -- report, soak ----------------------------------------------------------------------------------------------------
 
 
 def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, tmp_path: Path) -> None:
@@ -463,7 +482,7 @@ def test_soak_takes_one_kind_of_kills(run: Run) -> None:
     )
 
 
-# -- the embedded server, JupyterLab --------------------------------------------------------------------------------------
+# -- the embedded server, JupyterLab ---------------------------------------------------------------------------------
 
 
 def test_the_embedded_server_lives_from_the_first_command_to_stop(alone: dict[str, str], tmp_path: Path) -> None:
@@ -514,7 +533,7 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
         eventually(lambda: process.poll() is not None, 60)
 
 
-# -- docs/commands.md -------------------------------------------------------------------------------------------------------
+# -- docs/commands.md ------------------------------------------------------------------------------------------------
 
 
 def sections() -> dict[str, str]:
