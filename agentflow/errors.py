@@ -150,7 +150,7 @@ class Suspend(BaseException):
     """
 
     def __init__(self, step_id: str, waiting_for: str) -> None:
-        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}")
+        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to go on")
         self.step_id, self.waiting_for = step_id, waiting_for
 
 
@@ -165,6 +165,9 @@ class Postponed(BaseException):
 class Stopping(BaseException):
     """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
 
+    def __init__(self) -> None:
+        super().__init__("this worker was asked to stop; let the run end, another worker goes on with it")
+
 
 class CrashInjected(BaseException):
     """The laboratory crashed this worker at a boundary (kinder than a kill: `finally` blocks run)."""
@@ -177,11 +180,11 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     """
     try:
         message = str(error)
-    except Exception as second:  # noqa: BLE001 - any error may hide in its own text
+    except BaseException as second:  # any error may hide in its own text, and an exit too
         message = f"<the error's own text raised {type(second).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - as above
+    except BaseException:  # as above
         trace = "".join(traceback.format_tb(error.__traceback__))
     return {
         "type": printable(type(error).__name__),

@@ -43,9 +43,10 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        address = database.url.render_as_string(hide_password=False)
-        name, patience = database.application_name, database.patience
-        self.world = SimulatedTool(Database(address, database.schema, patience=patience, application_name=name))
+        where = database.url.render_as_string(hide_password=False)
+        world = Database(where, database.schema, patience=database.patience, application_name=database.application_name)
+        world.give_up = database.give_up  # a worker that is told to stop waits for neither
+        self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
@@ -170,9 +171,7 @@ def find_database(schema: str | None = None, *, url: str | None = None, patience
     where = url or os.environ.get("DATABASE_URL")
     if not where:
         where = ensure_running().url()
-    if schema is None:
-        schema = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
-    return Database(where, schema, patience=patience)
+    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
 
 
 def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:

@@ -123,10 +123,12 @@ WITH recovered AS (
 planned AS (
     SELECT workflow_id, action, count(*) AS actions
     FROM agentflow.action_intents
+    WHERE status <> 'REFUSED'
     GROUP BY workflow_id, action
 ),
 done AS (
-    SELECT workflow_id, action, count(*) AS effects, sum(attempts) AS attempts
+    SELECT workflow_id, action, count(*) AS effects, sum(attempts) AS attempts,
+           count(idempotency_key) - count(DISTINCT idempotency_key) AS repeated
     FROM agentflow_world.tool_ledger
     GROUP BY workflow_id, action
 )
@@ -134,7 +136,7 @@ SELECT (SELECT count(*) FROM agentflow.workflows) AS workflows_total,
        (SELECT count(*) FROM agentflow.workflows WHERE status = 'completed') AS workflows_completed,
        (SELECT coalesce(sum(attempts), 0)::bigint FROM done) AS tool_execution_attempts,
        (SELECT coalesce(sum(effects), 0)::bigint FROM done) AS business_effects,
-       (SELECT coalesce(sum(greatest(0, effects - greatest(1, coalesce(actions, 1)))), 0)::bigint
+       (SELECT coalesce(sum(greatest(repeated, effects - greatest(1, coalesce(actions, 1)))), 0)::bigint
         FROM done LEFT JOIN planned USING (workflow_id, action)) AS duplicate_business_effects,
        (SELECT round(avg(ms)::numeric, 3)::float8 FROM recovered) AS recovery_latency_ms""")
 

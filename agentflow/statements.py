@@ -64,7 +64,7 @@ def _write(
 ) -> str:
     """The text of a write of one workflow's row, in the shape that the module's docstring describes."""
     more = "".join(f", {column}" for column in columns.split())
-    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'jsonb'}" for column in columns.split())
+    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'json'}" for column in columns.split())
     changes = _indent(sets + "\nentries = entries + 1,\nupdated_at = clock_timestamp()")[4:].lstrip()
     return f"""\
 WITH w AS (
@@ -99,23 +99,25 @@ FROM refused, entry"""
 
 
 RETURNS = {
-    "wait": ",\n              status = 'ready' AS arrived, events -> %(p_subject)s AS payload",
+    "wait": ",\n              status = 'ready' AS arrived, (events ->> %(p_subject)s)::json AS payload",
     "deliver": ", true AS same, pg_notify('agentflow', id) IS NULL AS told",
     "requeue": ", pg_notify('agentflow', id) IS NULL AS told",
     "release": ", pg_notify('agentflow', id) IS NULL AS told",
 }
-REFUSES = {"deliver": ", events -> %(p_subject)s = %(p_payload)s::jsonb AS same"}
+REFUSES = {"deliver": ", (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same"}
 
 _NO_LEASE = "lease_owner = NULL,\nlease_expires_at = NULL,"
 
 _STEP = """\
 step AS (
-    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, fence_token, worker)
-    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, fence_token, lease_owner
+    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, waited_for, fence_token,
+           worker)
+    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, {waited_for}, fence_token,
+           lease_owner
     FROM w{when}
 ),
 """
-_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "when": ""}
+_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "waited_for": "NULL", "when": ""}
 
 _PROGRESS = "checkpoints = checkpoints + 1,\nstate = %(p_state)s,\nattempts = 0,\ncrashes = 0,\nerror = NULL,"
 
@@ -205,21 +207,22 @@ WITH w AS (
       AND lease_owner = %(p_worker)s
       AND fence_token = %(p_token)s
 )
-SELECT checkpoints, position, step_id AS subject, kind, value, error, NULL AS action, NULL::json AS arguments,
+SELECT checkpoints, position, step_id AS subject, kind, value, error, waited_for, NULL AS action, NULL::json AS arguments,
        NULL AS idempotency_key
 FROM w
 LEFT JOIN agentflow.steps ON workflow_id = id
 UNION ALL
-SELECT checkpoints, NULL, key, 'intent', NULL, NULL, action, arguments, idempotency_key
+SELECT checkpoints, NULL, key, 'intent', NULL, NULL, NULL, action, arguments, idempotency_key
 FROM w
 JOIN agentflow.action_intents ON workflow_id = id
 ORDER BY position"""
 
+# A bind takes the type of its first cast: with jsonb first, the json beside it would lose -0.0, 1e22 and the order of keys.
 _PLANNED = """\
 planned AS (
     INSERT INTO agentflow.action_intents AS i
            (workflow_id, key, idempotency_key, action, arguments, fence_token, worker)
-    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::json, fence_token, lease_owner
+    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::text::json, fence_token, lease_owner
     FROM w
     ON CONFLICT (idempotency_key) DO UPDATE SET key = i.key
 ),
@@ -230,7 +233,7 @@ _UNPLANNED = """
           SELECT FROM agentflow.action_intents
           WHERE idempotency_key = %(p_key)s
             AND (workflow_id <> %(p_workflow)s OR action <> %(p_action)s
-                 OR arguments::jsonb <> %(p_arguments)s::jsonb))"""
+                 OR arguments::jsonb <> %(p_arguments)s::text::jsonb))"""
 
 _STILL_PENDING = """
       AND EXISTS (
@@ -349,7 +352,7 @@ FROM effect, attempt""",
             attempts = 0,
             crashes = 0,
             error = NULL,""",
-            parts=_STEP.format(kind="wait", value="payload::json", error="NULL::json", when="\n    WHERE arrived").replace(
+            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", waited_for="%(p_subject)s", when="\n    WHERE arrived").replace(
                 "SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"
             ),
             columns="arrived payload",
@@ -361,7 +364,7 @@ FROM effect, attempt""",
         _write(
             "deliver",
             "'event_delivered'",
-            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::jsonb),
+            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::text),
             next_run_at = CASE WHEN waiting_for = %(p_subject)s THEN clock_timestamp() ELSE next_run_at END,
             status = CASE WHEN waiting_for = %(p_subject)s THEN 'ready' ELSE status END,
             waiting_for = CASE WHEN waiting_for = %(p_subject)s THEN NULL ELSE waiting_for END,""",

@@ -531,7 +531,7 @@ def test_half_a_body_whose_sender_went_away_changes_nothing(server: tuple[str, i
         while wire.recv(65_536):
             pass
     assert httpx.post(server[0] + path_of("w", "events", "go"), json=123456, timeout=60).status_code == 200
-    assert rows(engine, "SELECT events FROM {s}.workflows") == [{"events": {"go": 123456}}]
+    assert rows(engine, "SELECT events FROM {s}.workflows") == [{"events": {"go": "123456"}}]
 
 
 # -- when something is wrong on our side -----------------------------------------------------------------------------
