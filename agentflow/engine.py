@@ -93,7 +93,7 @@ class Transactions:
         for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
             try:
                 check_name("workflow id", workflow_id)
-                texts.append(to_json(request, workflow=workflow_id, step="input"))
+                texts.append(to_json(request, workflow=wanted[index] or "(new)", step="input"))
             except AgentFlowError as error:
                 error.add_note(f"This is item {index} of {len(requests)}; none was created.")
                 raise
