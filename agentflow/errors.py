@@ -120,6 +120,10 @@ class ServerError(AgentFlowError):
     """The embedded PostgreSQL cannot be installed, started or stopped."""
 
 
+class LaneError(AgentFlowError):
+    """A lane of the laboratory cannot make this move now; nothing was moved unless the message says so."""
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 

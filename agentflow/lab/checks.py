@@ -1,0 +1,184 @@
+"""Questions before, proofs after: small functions that read the tables and name the row that is wrong.
+
+Each check returns a sentence when the rows are right and raises AssertionError when they are not: table, id, column,
+what stands there, what should. A question never blocks: without an answer the notebook goes on.
+"""
+
+from __future__ import annotations
+
+import html
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CrashInjected
+from ..front import Engine
+from ..model import ToolCall
+from ..run import DurableRunner, Ledger, StepStore
+from .look import STYLE, Row, query, shown
+
+UNANSWERED = "Not answered yet: that is fine, but a guess now makes the answer stick."
+
+
+def _wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: str = "") -> AssertionError:
+    said = f"{table}, row {row_id!r}, column {column}: found {shown(found)}, expected {shown(wanted)}. {hint}"
+    return AssertionError(said.strip())
+
+
+def _workflow(engine: Engine, workflow_id: str) -> Row:
+    row = engine.get_workflow(workflow_id)
+    if row is None:
+        raise AssertionError(f"workflows: there is no row {workflow_id!r}. Run the cell that submits it, then this one again.")
+    return row
+
+
+def check_completed(engine: Engine, *workflow_ids: str) -> str:
+    """Each workflow is completed, holds no lease and has its result."""
+    for workflow_id in workflow_ids:
+        row = _workflow(engine, workflow_id)
+        if row["status"] != "completed":
+            raise _wrong("workflows", workflow_id, "status", row["status"], "completed", "Recover it, or step it to its end.")
+        if row["lease_owner"] is not None:
+            raise _wrong("workflows", workflow_id, "lease_owner", row["lease_owner"], None)
+    return f"completed: {', '.join(workflow_ids)}"
+
+
+def check_one_effect(engine: Engine, workflow_id: str) -> str:
+    """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
+    for intent in _workflow(engine, workflow_id)["actions"]:
+        key = intent["idempotency_key"]
+        if intent["status"] != "ACKNOWLEDGED":
+            raise _wrong("action_intents", key, "status", intent["status"], "ACKNOWLEDGED", "The engine does not know yet.")
+    planned = {intent["idempotency_key"] for intent in _workflow(engine, workflow_id)["actions"]}
+    effects = query(engine, "SELECT effect_id, idempotency_key FROM tool_ledger WHERE workflow_id = :id ORDER BY 1", id=workflow_id)
+    seen: set[str] = set()
+    for effect in effects:
+        key = effect["idempotency_key"]
+        if key not in planned or key in seen:
+            raise _wrong("tool_ledger", effect["effect_id"], "idempotency_key", key, "one row for each planned action", "One too many.")
+        seen.add(key)
+    if missing := planned - seen:
+        raise AssertionError(f"tool_ledger: no row has idempotency_key {min(missing)!r}, and action_intents has it. An effect is lost.")
+    return f"one effect for each planned action of {workflow_id}"
+
+
+def check_attempts(engine: Engine, workflow_id: str, attempts: int) -> str:
+    """The tool was called so many times in all for the workflow."""
+    rows = query(engine, "SELECT effect_id, attempts FROM tool_ledger WHERE workflow_id = :id ORDER BY 1", id=workflow_id)
+    found = sum(row["attempts"] for row in rows)
+    if found != attempts:
+        where = rows[-1]["effect_id"] if rows else workflow_id
+        raise _wrong("tool_ledger", where, "attempts", found, attempts, "Reset and follow the moves again.")
+    return f"the tool was called {attempts} times for {workflow_id}"
+
+
+def check_tokens(engine: Engine, workflow_id: str) -> str:
+    """Every checkpoint was written under a token that the row had reached, and never under an older one than before."""
+    row, highest = _workflow(engine, workflow_id), 0
+    for step in row["steps"]:
+        if not highest <= step["fence_token"] <= row["fence_token"]:
+            raise _wrong("steps", f"{workflow_id}/{step['step_id']}", "fence_token", step["fence_token"], f"{highest} or more")
+        highest = step["fence_token"]
+    return f"{len(row['steps'])} checkpoints, the last under token {highest}"
+
+
+def check_ledgers(ledgers: Sequence[Ledger], *, executed: int, side_effects: int) -> str:
+    """These runs together executed so many steps and sent so many side effects."""
+    steps = sum(ledger.cost for ledger in ledgers)
+    sent = [name for ledger in ledgers for name in ledger.side_effects]
+    if steps != executed:
+        raise _wrong("execution ledger", f"of {len(ledgers)} runs", "executed", steps, executed)
+    if len(sent) != side_effects:
+        raise _wrong("execution ledger", f"of {len(ledgers)} runs", "side_effects", sent, f"{side_effects} of them")
+    return f"{executed} steps executed, {side_effects} side effects sent"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with numbered options, and the learner's answer (None: not yet)."""
+
+    question: str
+    options: Sequence[str]
+    answer: int | None
+
+    def reveal(self, right: int, because: str = "") -> str:
+        """What the rows say, beside what was predicted. `right` counts from 1."""
+        said = f"The rows say {right}: {self.options[right - 1]}. {because}".strip()
+        if self.answer is None:
+            return said
+        return f"You predicted it. {said}" if self.answer == right else f"You said {self.answer}. {said}"
+
+    def _said(self) -> str:
+        return UNANSWERED if self.answer is None else f"You said {self.answer}: {self.options[self.answer - 1]}."
+
+    def __repr__(self) -> str:
+        numbered = [f"  {number}. {option}" for number, option in enumerate(self.options, 1)]
+        return "\n".join([self.question, *numbered, self._said()])
+
+    def _repr_html_(self) -> str:
+        options = "".join(f"<li>{html.escape(option)}</li>" for option in self.options)
+        return (
+            f'{STYLE}<div class="af-look"><p><b>{html.escape(self.question)}</b></p><ol>{options}</ol>'
+            f"<p>{html.escape(self._said())}</p></div>"
+        )
+
+
+def predict(question: str, options: Sequence[str], answer: Any = None) -> Question:
+    """The question, to be shown; `answer` is a number from 1, or None. Anything else counts as not answered."""
+    valid = isinstance(answer, int) and not isinstance(answer, bool) and 1 <= answer <= len(options)
+    return Question(question, list(options), answer if valid else None)
+
+
+NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
+
+
+def _solved(call: Callable[[], str]) -> str:
+    try:
+        return call()
+    except NotImplementedError:
+        return NOT_SOLVED
+
+
+def check_effect_counter(engine: Engine, count: Callable[[Engine, str], Any]) -> str:
+    """Exercise of 00: `count(engine, workflow_id)` says how many effects the world holds, also 0, and also 2."""
+
+    def judge() -> str:
+        doubled, unknown = f"doubled-{uuid.uuid4().hex}", f"unknown-{uuid.uuid4().hex}"
+        wanted = {unknown: 0, doubled: 2, "request-1": len(query(engine, "SELECT FROM tool_ledger WHERE workflow_id = 'request-1'"))}
+        count(engine, unknown)
+        for _ in range(2):
+            engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: the world cannot tell them apart
+        for workflow_id, effects in wanted.items():
+            found = count(engine, workflow_id)
+            if found != effects:
+                name = workflow_id.split("-")[0] + " workflow" if workflow_id != "request-1" else workflow_id
+                raise _wrong("tool_ledger", name, "count(*)", found, effects, "Count rows, not attempts.")
+        return "Solved: your function sees one effect, none, and the two that must never be."
+
+    return _solved(judge)
+
+
+def check_ticket(workflow: Callable[[Any, Any], Any]) -> str:
+    """Exercise of 01: after a crash the workflow answers with the ticket number that its first run made up."""
+
+    def judge() -> str:
+        store = StepStore()
+        seen: list[Any] = []
+
+        def deliver(call: ToolCall) -> str:
+            seen.append(call.arguments)
+            raise CrashInjected("the worker is gone after the message was sent")
+
+        try:
+            workflow(DurableRunner("ticket", store, tool=deliver), "help")
+        except CrashInjected:
+            pass
+        answer = workflow(DurableRunner("ticket", store, tool=lambda call: seen.append(call.arguments)), "help")
+        if len(seen) != 2:
+            raise _wrong("execution ledger", "of 2 runs", "side_effects", len(seen), 2, "Send the ticket with run.side_effect(...).")
+        if not seen[0] == seen[1] == answer:
+            raise _wrong("StepStore", "ticket", "value", "two different tickets", "the first one, replayed", "Make it up in a step.")
+        return "Solved: the ticket is made up once, and replayed."
+
+    return _solved(judge)

@@ -1,0 +1,99 @@
+"""A database of one's own for each notebook, and who closes what when a cell is run again.
+
+What lives here: opening an empty laboratory, its health in sentences, and the list of what is open by name. What does
+not: what happens in it (`stepper`), what it looks like (`look`).
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..database import Database
+from ..errors import AgentFlowError
+from ..front import Engine, open_engine
+from ..migrations import LABORATORY, migrate
+from ..model import Policy
+
+LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
+DATA = "support_requests.csv"
+
+
+class Closable(Protocol):
+    """Anything that holds threads or connections."""
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+
+
+_open: dict[tuple[str, str], Closable] = {}
+
+
+def keep(kind: str, name: str, thing: Closable) -> None:
+    """`thing` is what is open under this name; what was open before is closed."""
+    let_go(kind, name)
+    _open[kind, name] = thing
+
+
+def let_go(kind: str, name: str) -> None:
+    """Nothing is open under this name."""
+    old = _open.pop((kind, name), None)
+    if old is not None:
+        old.close()
+
+
+def fresh_laboratory(name: str, **options: Any) -> Engine:
+    """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
+
+    Leases last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises NotALaboratory if the
+    schema holds workflows of somebody else, DatabaseAway.
+    """
+    let_go("panel", name)
+    options.setdefault("policy", Policy(lease_seconds=LEASE_SECONDS))
+    engine = open_engine(schema=name, **options)
+    keep("engine", name, engine)
+    if _is_unused(engine.database):
+        migrate(engine.database, laboratory=True)
+    engine.reset_database()
+    return engine
+
+
+def _is_unused(database: Database) -> bool:
+    """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
+    purpose = database.read("purpose", {})[0]["purpose"]
+    return purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0
+
+
+def doctor(engine: Engine) -> list[str]:
+    """What this laboratory stands on, a sentence each; `agentflow doctor` on the command line says more.
+
+    Raises DatabaseAway if PostgreSQL does not answer, AgentFlowError if a commit would not survive a power cut.
+    """
+    found = engine.database.check()
+    if not found["fsync"] or found["synchronous_commit"] == "off":
+        raise AgentFlowError(
+            f"PostgreSQL at {engine.database.where} says committed before the disk has it (fsync, synchronous_commit). "
+            "What you see here would not be durable; switch both on, or unset DATABASE_URL."
+        )
+    if found["version_number"] < 150_000:
+        raise AgentFlowError(f"PostgreSQL {found['version']} is too old; AgentFlow needs 15 or newer.")
+    return [
+        "PostgreSQL answers, and is new enough.",
+        "A commit is on disk before we hear of it.",
+        f"The tables are in the schema {engine.database.schema}, which is a laboratory: it may be emptied.",
+    ]
+
+
+def support_requests(path: Path | None = None) -> list[dict[str, str]]:
+    """The rows of data/support_requests.csv: request, category, language.
+
+    Without a path the file is looked for in `data/` here and in the folders above. Raises AgentFlowError.
+    """
+    here = Path.cwd()
+    places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
+    for place in places:
+        if place.is_file():
+            with place.open(encoding="utf-8", newline="") as lines:
+                return list(csv.DictReader(lines))
+    raise AgentFlowError(f"{places[0]} is not there. Open the notebook inside AgentFlow's folder, or name the file.")
