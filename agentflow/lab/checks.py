@@ -6,6 +6,7 @@ what stands there, what should. A question never blocks: without an answer the n
 
 from __future__ import annotations
 
+import contextlib
 import html
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from ..errors import CrashInjected
 from ..front import Engine
 from ..model import ToolCall
 from ..run import DurableRunner, Ledger, StepStore
-from .look import STYLE, Row, query, shown
+from ..schema import tool_attempts, tool_ledger
+from .look import STYLE, Row, effects_of, shown
 
 UNANSWERED = "Not answered yet: that is fine, but a guess now makes the answer stick."
 
@@ -29,7 +31,9 @@ def _wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: 
 def _workflow(engine: Engine, workflow_id: str) -> Row:
     row = engine.get_workflow(workflow_id)
     if row is None:
-        raise AssertionError(f"workflows: there is no row {workflow_id!r}. Run the cell that submits it, then this one again.")
+        raise AssertionError(
+            f"workflows: there is no row {workflow_id!r}. Run the cell that submits it, then this one."
+        )
     return row
 
 
@@ -38,7 +42,7 @@ def check_completed(engine: Engine, *workflow_ids: str) -> str:
     for workflow_id in workflow_ids:
         row = _workflow(engine, workflow_id)
         if row["status"] != "completed":
-            raise _wrong("workflows", workflow_id, "status", row["status"], "completed", "Recover it, or step it to its end.")
+            raise _wrong("workflows", workflow_id, "status", row["status"], "completed", "Recover it first.")
         if row["lease_owner"] is not None:
             raise _wrong("workflows", workflow_id, "lease_owner", row["lease_owner"], None)
     return f"completed: {', '.join(workflow_ids)}"
@@ -46,26 +50,26 @@ def check_completed(engine: Engine, *workflow_ids: str) -> str:
 
 def check_one_effect(engine: Engine, workflow_id: str) -> str:
     """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
-    for intent in _workflow(engine, workflow_id)["actions"]:
-        key = intent["idempotency_key"]
-        if intent["status"] != "ACKNOWLEDGED":
-            raise _wrong("action_intents", key, "status", intent["status"], "ACKNOWLEDGED", "The engine does not know yet.")
-    planned = {intent["idempotency_key"] for intent in _workflow(engine, workflow_id)["actions"]}
-    effects = query(engine, "SELECT effect_id, idempotency_key FROM tool_ledger WHERE workflow_id = :id ORDER BY 1", id=workflow_id)
+    planned = {intent["idempotency_key"]: intent["status"] for intent in _workflow(engine, workflow_id)["actions"]}
+    for key, status in planned.items():
+        if status != "ACKNOWLEDGED":
+            raise _wrong("action_intents", key, "status", status, "ACKNOWLEDGED", "The engine does not know yet.")
     seen: set[str] = set()
-    for effect in effects:
+    for effect in effects_of(engine, workflow_id):
         key = effect["idempotency_key"]
         if key not in planned or key in seen:
-            raise _wrong("tool_ledger", effect["effect_id"], "idempotency_key", key, "one row for each planned action", "One too many.")
+            raise _wrong("tool_ledger", effect["effect_id"], "idempotency_key", key, "one row for each planned action")
         seen.add(key)
-    if missing := planned - seen:
-        raise AssertionError(f"tool_ledger: no row has idempotency_key {min(missing)!r}, and action_intents has it. An effect is lost.")
+    if missing := planned.keys() - seen:
+        raise AssertionError(
+            f"tool_ledger: no row has idempotency_key {min(missing)!r}, which was planned. It is lost."
+        )
     return f"one effect for each planned action of {workflow_id}"
 
 
 def check_attempts(engine: Engine, workflow_id: str, attempts: int) -> str:
     """The tool was called so many times in all for the workflow."""
-    rows = query(engine, "SELECT effect_id, attempts FROM tool_ledger WHERE workflow_id = :id ORDER BY 1", id=workflow_id)
+    rows = effects_of(engine, workflow_id)
     found = sum(row["attempts"] for row in rows)
     if found != attempts:
         where = rows[-1]["effect_id"] if rows else workflow_id
@@ -78,7 +82,8 @@ def check_tokens(engine: Engine, workflow_id: str) -> str:
     row, highest = _workflow(engine, workflow_id), 0
     for step in row["steps"]:
         if not highest <= step["fence_token"] <= row["fence_token"]:
-            raise _wrong("steps", f"{workflow_id}/{step['step_id']}", "fence_token", step["fence_token"], f"{highest} or more")
+            place, wanted = f"{workflow_id}/{step['step_id']}", f"{highest} to {row['fence_token']}"
+            raise _wrong("steps", place, "fence_token", step["fence_token"], wanted)
         highest = step["fence_token"]
     return f"{len(row['steps'])} checkpoints, the last under token {highest}"
 
@@ -145,18 +150,27 @@ def check_effect_counter(engine: Engine, count: Callable[[Engine, str], Any]) ->
 
     def judge() -> str:
         doubled, unknown = f"doubled-{uuid.uuid4().hex}", f"unknown-{uuid.uuid4().hex}"
-        wanted = {unknown: 0, doubled: 2, "request-1": len(query(engine, "SELECT FROM tool_ledger WHERE workflow_id = 'request-1'"))}
-        count(engine, unknown)
-        for _ in range(2):
-            engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: the world cannot tell them apart
-        for workflow_id, effects in wanted.items():
-            found = count(engine, workflow_id)
-            if found != effects:
-                name = workflow_id.split("-")[0] + " workflow" if workflow_id != "request-1" else workflow_id
-                raise _wrong("tool_ledger", name, "count(*)", found, effects, "Count rows, not attempts.")
+        wanted = {unknown: 0, doubled: 2, "request-1": len(effects_of(engine, "request-1"))}
+        count(engine, unknown)  # before anything is written: an empty stub ends here
+        try:
+            for _ in range(2):
+                engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: the world cannot tell them apart
+            for workflow_id, effects in wanted.items():
+                found = count(engine, workflow_id)
+                if found != effects:
+                    raise _wrong("tool_ledger", workflow_id, "count(*)", found, effects, "Count rows, not attempts.")
+        finally:
+            _take_back(engine, doubled)
         return "Solved: your function sees one effect, none, and the two that must never be."
 
     return _solved(judge)
+
+
+def _take_back(engine: Engine, workflow_id: str) -> None:
+    """The world has no row of this made-up workflow, so that the figures stay those of the lesson."""
+    with engine.database.alchemy.begin() as connection:
+        for table in (tool_attempts, tool_ledger):
+            connection.execute(table.delete().where(table.c.workflow_id == workflow_id))
 
 
 def check_ticket(workflow: Callable[[Any, Any], Any]) -> str:
@@ -170,15 +184,13 @@ def check_ticket(workflow: Callable[[Any, Any], Any]) -> str:
             seen.append(call.arguments)
             raise CrashInjected("the worker is gone after the message was sent")
 
-        try:
+        with contextlib.suppress(CrashInjected):
             workflow(DurableRunner("ticket", store, tool=deliver), "help")
-        except CrashInjected:
-            pass
         answer = workflow(DurableRunner("ticket", store, tool=lambda call: seen.append(call.arguments)), "help")
         if len(seen) != 2:
-            raise _wrong("execution ledger", "of 2 runs", "side_effects", len(seen), 2, "Send the ticket with run.side_effect(...).")
+            raise _wrong("execution ledger", "of 2 runs", "side_effects", len(seen), 2, "Use run.side_effect(...).")
         if not seen[0] == seen[1] == answer:
-            raise _wrong("StepStore", "ticket", "value", "two different tickets", "the first one, replayed", "Make it up in a step.")
+            raise _wrong("StepStore", "ticket", "value", "another ticket", "the first one", "Make it up in a step.")
         return "Solved: the ticket is made up once, and replayed."
 
     return _solved(judge)

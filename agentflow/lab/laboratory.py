@@ -17,6 +17,7 @@ from ..migrations import LABORATORY, migrate
 from ..model import Policy
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
+PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
 DATA = "support_requests.csv"
 
 
@@ -46,11 +47,11 @@ def let_go(kind: str, name: str) -> None:
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
 
-    Leases last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises NotALaboratory if the
+    Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises NotALaboratory if the
     schema holds workflows of somebody else, DatabaseAway.
     """
     let_go("panel", name)
-    options.setdefault("policy", Policy(lease_seconds=LEASE_SECONDS))
+    options.setdefault("policy", PATIENT)
     engine = open_engine(schema=name, **options)
     keep("engine", name, engine)
     if _is_unused(engine.database):
@@ -62,7 +63,7 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
 def _is_unused(database: Database) -> bool:
     """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
     purpose = database.read("purpose", {})[0]["purpose"]
-    return purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0
+    return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
 
 
 def doctor(engine: Engine) -> list[str]:

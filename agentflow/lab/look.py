@@ -1,8 +1,8 @@
 """What the rows say, as small tables and sentences that are the same on every machine.
 
-What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with its
-world, and the sentence for each entry of a history. What does not: buttons (`panel`), judgement (`checks`). Times, ids of
-effects and the suffix that makes a worker's identity unique are left out, since they differ from run to run.
+What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with
+its world, and the sentence for each entry of a history. What does not: buttons (`panel`), judgement (`checks`). Times,
+ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ STYLE = """<style>
 .af-look.af-look table{border-collapse:collapse;margin:2px 0 8px;font-size:12px;table-layout:auto;color:inherit}
 .af-look.af-look caption{caption-side:top;text-align:left;font-weight:600;padding:2px 0;color:inherit}
 .af-look.af-look th,.af-look.af-look td{text-align:left;vertical-align:top;padding:3px 10px 3px 6px;
- border-bottom:1px solid var(--jp-border-color2,#d0d7de);background:none;color:inherit;overflow-wrap:anywhere;max-width:44em}
+ border-bottom:1px solid var(--jp-border-color2,#d0d7de);background:none;color:inherit;
+ overflow-wrap:anywhere;max-width:44em}
 .af-look.af-look th{font-weight:400;color:var(--jp-ui-font-color2,#59636e)}
 .af-look.af-look td{font-family:var(--jp-code-font-family,monospace)}
 .af-look.af-look p{margin:2px 0 6px}
@@ -48,17 +49,18 @@ class Table(list[dict[str, Any]]):
     def __repr__(self) -> str:
         lines = [self.columns, *([shown(row.get(column)) for column in self.columns] for row in self)]
         widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
-        drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+        drawn = ["  ".join(line).rstrip() for line in padded]
         return "\n".join(([self.caption] if self.caption else []) + drawn + ([] if self else ["(0 rows)"]))
 
     def to_html(self) -> str:
         """The table alone, every value escaped."""
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(shown(row.get(column)))}</td>" for column in self.columns) + "</tr>" for row in self
-        )
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body or '<tr><td>0 rows</td></tr>'}</tbody></table>"
+        lines = [[html.escape(shown(row.get(column))) for column in self.columns] for row in self]
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+        none = f'<tr><td colspan="{len(self.columns)}">0 rows</td></tr>'
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body or none}</tbody></table>"
 
     def _repr_html_(self) -> str:
         return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
@@ -94,7 +96,7 @@ def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One workflow, what was planned for it, what the world did for it, and its history. `workflow` is None if there is none."""
+    """One workflow (None if there is none), what was planned for it, what the world did for it, and its history."""
 
     workflow: Row | None
     intents: Sequence[Row]
@@ -109,12 +111,11 @@ class Snapshot:
 
     def row(self) -> Table:
         """The workflow's row: how far it is and who may write."""
+        columns = ["id", "state", "status", "lease_owner", "fence_token", "checkpoints"]
         if self.workflow is None:
-            return Table([], "workflows", ["id", "state", "status", "lease_owner", "fence_token", "checkpoints"])
-        w = self.workflow
-        owner = worker_name(w["lease_owner"]) if w["lease_owner"] else None
-        picked = {name: w[name] for name in ("id", "state", "status")}
-        return Table([{**picked, "lease_owner": owner, "fence_token": w["fence_token"], "checkpoints": w["checkpoints"]}], "workflows")
+            return Table([], "workflows", columns)
+        owner = self.workflow["lease_owner"]
+        return Table([{**self.workflow, "lease_owner": worker_name(owner) if owner else None}], "workflows", columns)
 
     def belief(self) -> Table:
         """What the engine believes about its actions."""
@@ -145,9 +146,10 @@ class Snapshot:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
-            f'<div class="af-beside"><div>{self.belief().to_html()}</div><div class="af-sign" aria-hidden="true">{sign}</div>'
-            f"<div>{self.world().to_html()}</div></div>"
-            f"<details{' open' if lines else ''}><summary>History, {len(self.history)} entries</summary><ol>{lines}</ol></details>"
+            f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
+            f'<div class="af-sign" aria-hidden="true">{sign}</div><div>{self.world().to_html()}</div></div>'
+            f"<details{' open' if lines else ''}><summary>History, {len(self.history)} entries</summary>"
+            f"<ol>{lines}</ol></details>"
         )
 
     def _repr_html_(self) -> str:
@@ -155,8 +157,8 @@ class Snapshot:
 
     def __repr__(self) -> str:
         numbered = [f"{n}. {line}" for n, line in enumerate(self.lines(), 1)]
-        parts = [repr(self.row()), self.sentence(), repr(self.belief()), repr(self.world()), "\n".join(["history", *numbered])]
-        return "\n\n".join(parts)
+        tables = [repr(self.row()), self.sentence(), repr(self.belief()), repr(self.world())]
+        return "\n\n".join([*tables, "\n".join(["history", *numbered])])
 
 
 def snapshot(engine: Engine, workflow_id: str | None) -> Snapshot:
@@ -164,12 +166,17 @@ def snapshot(engine: Engine, workflow_id: str | None) -> Snapshot:
     row = engine.get_workflow(workflow_id) if workflow_id else None
     if row is None or workflow_id is None:
         return Snapshot(None, [], [], [])
-    effects = query(
-        engine,
-        "SELECT idempotency_key, action, attempts, effect_id FROM tool_ledger WHERE workflow_id = :id ORDER BY effect_id",
-        id=workflow_id,
-    )
-    return Snapshot(row, row["actions"], effects, engine.history(workflow_id))
+    return Snapshot(row, row["actions"], effects_of(engine, workflow_id), engine.history(workflow_id))
+
+
+def effects_of(engine: Engine, workflow_id: str) -> Table:
+    """What the world did for a workflow: a row of the tool ledger for each business effect."""
+    sql = """
+        SELECT effect_id, idempotency_key, action, attempts
+        FROM tool_ledger
+        WHERE workflow_id = :id
+        ORDER BY effect_id"""
+    return query(engine, sql, id=workflow_id)
 
 
 _SENTENCES = {
@@ -207,7 +214,7 @@ def entry_sentence(entry: Row) -> str:
     if entry["event"] == "tool_attempt_committed":
         if detail.get("outcome") == "effect":
             return f"The tool carries out {subject}: the effect exists."
-        return f"The tool is asked again for {subject} (attempt {detail.get('attempts')}): it answers from the key, no second effect."
+        return f"The tool is asked for {subject} again, attempt {detail.get('attempts')}: no new effect, its key is known."
     said = _SENTENCES.get(entry["event"], f"{entry['event']} {subject}".strip() + ".")
     if entry["event"] == "workflow_claimed" and detail.get("recovered"):
         said = "{worker} takes it over with token {token}."

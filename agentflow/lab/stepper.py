@@ -2,7 +2,7 @@
 
 What lives here: the moves step, crash, expire, recover, reset, and what each did. What does not: buttons (`panel`),
 pictures (`look`). A standing lane holds no connection and no transaction; it can stand for hours, since its lease does
-not end by itself. Between two boundaries runs the workflow's own code: that is the only thing a lane can be stuck in, and
+not end by itself. Between two boundaries runs the workflow's own code: the only thing a lane can be stuck in, and
 waiting for it is bounded. Read `panel` next.
 """
 
@@ -28,8 +28,8 @@ MAX_MOVES = 1_000
 class Move:
     """What one move of a lane did.
 
-    `passed` is the boundary behind it (None: none), `next` the name of the transaction that it stands before. `ended` says
-    that the worker stopped: completed, failed, waiting, postponed, released, lost, crashed, or idle (nothing to claim).
+    `passed` is the boundary behind it (None: none), `next` names the transaction that it stands before. `ended` says how
+    the worker ended: completed, failed, waiting, postponed, released, lost, crashed, or idle (nothing to claim).
     """
 
     lane: str
@@ -112,8 +112,8 @@ class Lane:
             settled = self._turn.wait_for(lambda: self.standing is not None or self.ended is not None, self.patience)
         if not settled:
             raise LaneError(
-                f"{self.name} has not reached its next transaction within {self.patience:g} s: a step or tool of the workflow "
-                "is still running. Try the same move again to wait on, or reset."
+                f"{self.name} has not reached its next transaction within {self.patience:g} s: a step or tool of the "
+                "workflow is still running. Try the same move again to wait on, or reset."
             )
         if self.ended and self._thread:
             self._thread.join(self.patience)
@@ -169,19 +169,18 @@ class Lane:
 
 
 class Stepper:
-    """Lanes over an engine, by name. Each move is a method; none waits longer than `patience` seconds without saying why."""
+    """Lanes over an engine, by name. Each move is a method; none waits longer than `patience` seconds for user code."""
 
     def __init__(self, engine: Engine, names: Sequence[str] = ("A", "B"), *, patience: float = 10.0) -> None:
         self.patience, self.names = patience, tuple(names)
         self.engine: Engine = engine.with_hook(engine.hook)
-        self.engine.database = Database(
-            engine.database.url.render_as_string(hide_password=False), engine.database.schema, patience=min(3.0, patience)
-        )
+        where = engine.database.url.render_as_string(hide_password=False)
+        self.engine.database = Database(where, engine.database.schema, patience=min(3.0, patience))
         self.workflow_id: str | None = None
         self._closed = False
         self._lanes = {name: Lane(name, self.engine, patience) for name in self.names}
 
-    # -- the moves -----------------------------------------------------------------------------------------------------
+    # -- the moves ---------------------------------------------------------------------------------------------------
 
     def step(self, name: str) -> Move:
         """The lane's worker has passed its next transaction and stands before the one after, or has ended.
@@ -229,7 +228,7 @@ class Stepper:
     def recover(self, name: str) -> list[Move]:
         """What the lane's worker left is finished by the next lane: expire, then that one to its end; its moves.
 
-        If the lane's worker is alive it is now stale, and its next write will be refused. Raises LaneError, DatabaseAway.
+        If the lane's worker is alive it is now stale, and its next write is refused. Raises LaneError, DatabaseAway.
         """
         self._lane(name)
         other = self.names[(self.names.index(name) + 1) % len(self.names)]
@@ -271,14 +270,14 @@ class Stepper:
         self.workflow_id = None
 
     def close(self) -> None:
-        """No thread and no connection of the stepper is left. Raises LaneError if a step of a workflow does not return."""
+        """No thread and no connection of the stepper is left. Raises LaneError if a step does not return."""
         self._closed = True
         try:
             self._end_lanes()
         finally:
             self.engine.database.close()
 
-    # -- what can be seen ----------------------------------------------------------------------------------------------
+    # -- what can be seen --------------------------------------------------------------------------------------------
 
     def next_transaction(self, name: str) -> str:
         """What step(name) would let the worker commit, such as `checkpoint classify`; `claim` if it has no work yet."""
@@ -298,7 +297,7 @@ class Stepper:
         newest = self.engine.list_workflows(limit=1)
         return str(newest[0]["id"]) if newest else None
 
-    # -- how -------------------------------------------------------------------------------------------------------------
+    # -- how ---------------------------------------------------------------------------------------------------------
 
     def _lane(self, name: str) -> Lane:
         if self._closed:
@@ -335,6 +334,6 @@ class Stepper:
         left = [name for name, lane in self._lanes.items() if not lane.end()]
         if left:
             raise LaneError(
-                f"The worker of {', '.join(left)} is inside a step or tool that has not returned within {self.patience:g} s. "
-                "It stops at its next transaction; restart the kernel if it never gets there."
+                f"The worker of {', '.join(left)} is inside a step or tool that has not returned within "
+                f"{self.patience:g} s. It stops at its next transaction; restart the kernel if it never gets there."
             )
