@@ -108,8 +108,8 @@ class Question:
     answer: int | None
 
     def reveal(self, right: int, because: str = "") -> str:
-        """What the rows say, beside what was predicted. `right` counts from 1."""
-        said = f"The rows say {right}: {self.options[right - 1]}. {because}".strip()
+        """The right option, beside what was predicted. `right` counts from 1."""
+        said = f"It is {right}: {self.options[right - 1]}. {because}".strip()
         if self.answer is None:
             return said
         return f"You predicted it. {said}" if self.answer == right else f"You said {self.answer}. {said}"
@@ -154,7 +154,7 @@ def check_effect_counter(engine: Engine, count: Callable[[Engine, str], Any]) ->
         count(engine, unknown)  # before anything is written: an empty stub ends here
         try:
             for _ in range(2):
-                engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: the world cannot tell them apart
+                engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: two effects
             for workflow_id, effects in wanted.items():
                 found = count(engine, workflow_id)
                 if found != effects:

@@ -47,8 +47,8 @@ def let_go(kind: str, name: str) -> None:
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
 
-    Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises NotALaboratory if the
-    schema holds workflows of somebody else, DatabaseAway.
+    Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises
+    NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
     """
     let_go("panel", name)
     options.setdefault("policy", PATIENT)

@@ -214,7 +214,7 @@ def entry_sentence(entry: Row) -> str:
     if entry["event"] == "tool_attempt_committed":
         if detail.get("outcome") == "effect":
             return f"The tool carries out {subject}: the effect exists."
-        return f"The tool is asked for {subject} again, attempt {detail.get('attempts')}: no new effect, its key is known."
+        return f"Asked for {subject} again (attempt {detail.get('attempts')}), the tool knows the key: no new effect."
     said = _SENTENCES.get(entry["event"], f"{entry['event']} {subject}".strip() + ".")
     if entry["event"] == "workflow_claimed" and detail.get("recovered"):
         said = "{worker} takes it over with token {token}."

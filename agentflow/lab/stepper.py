@@ -28,8 +28,8 @@ MAX_MOVES = 1_000
 class Move:
     """What one move of a lane did.
 
-    `passed` is the boundary behind it (None: none), `next` names the transaction that it stands before. `ended` says how
-    the worker ended: completed, failed, waiting, postponed, released, lost, crashed, or idle (nothing to claim).
+    `passed` is the boundary behind it (None: none), `next` names the transaction that it stands before. `ended` says
+    how the worker ended: completed, failed, waiting, postponed, released, lost, crashed, or idle (nothing to claim).
     """
 
     lane: str
@@ -276,6 +276,12 @@ class Stepper:
             self._end_lanes()
         finally:
             self.engine.database.close()
+
+    def __enter__(self) -> Stepper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # -- what can be seen --------------------------------------------------------------------------------------------
 
