@@ -35,13 +35,29 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     for number, (cell, kept) in enumerate(zip(notebook.cells, tags, strict=True), 1):
         cell.id = f"cell-{number:02d}"
         cell.metadata = nbformat.from_dict({"tags": kept} if kept else {})
-        for output in cell.get("outputs", []):
-            output.get("data", {}).pop(LIVE, None)
-            if "metadata" in output:
-                output.metadata = nbformat.from_dict({})
+        if "outputs" in cell:
+            cell.outputs = [_without_its_run(output) for output in _joined(cell.outputs)]
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat_minor = 5
     return notebook
+
+
+def _joined(outputs: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Printed text in one piece: how many pieces it came in is chance."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
+
+
+def _without_its_run(output: NotebookNode) -> NotebookNode:
+    output.get("data", {}).pop(LIVE, None)
+    if "metadata" in output:
+        output.metadata = nbformat.from_dict({})
+    return output
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Panel:
         """What this worker left is finished by the other one, and that is shown. Raises like Stepper.recover()."""
         return self._show(
             lambda: self.stepper.recover(name),
-            lambda moves: f"The lease ended, then {moves[0].lane} made {len(moves)} moves. {self._say_move(moves[-1])}",
+            lambda moves: f"{moves[0].lane} went on after {name}, {len(moves)} moves. {self._say_move(moves[-1])}",
         )
 
     def submit(self, request: str | None = None) -> str:
@@ -195,7 +195,8 @@ class Panel:
         )
         new = self._button("New request", lambda: self.submit(), "Write the request down as a workflow")
         reset = self._button("Reset", self.reset, "Empty the laboratory: no workflow, no effect")
-        head = widgets.HTML(STYLE + look.STYLE + _NO_SHORTCUTS)
+        none = widgets.Layout(height="0", margin="0", overflow="hidden")
+        head = widgets.HTML(STYLE + look.STYLE + _NO_SHORTCUTS, layout=none)
         ask = widgets.HBox([self._request, new, reset], layout=widgets.Layout(flex_flow="row wrap"))
         self.view = widgets.VBox([head, ask, *lanes, self._say, self._rows])
         self.view.add_class("af-panel")

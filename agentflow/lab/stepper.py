@@ -69,6 +69,7 @@ class Lane:
         self.standing: Boundary | None = None
         self.passed: Boundary | None = None
         self.ended: str | None = None
+        self._unsettled = False
         self.error: BaseException | None = None
 
     @property
@@ -87,7 +88,12 @@ class Lane:
             self._busy.release()
 
     def go(self) -> None:
-        """The worker passes the transaction that it stands before; a new worker starts if there is none."""
+        """The worker passes the transaction that it stands before; a new worker starts if there is none.
+
+        After a move that was not waited for to its end, nothing: the same move again only waits on.
+        """
+        if self._unsettled:
+            return
         self.passed = None
         if not self.alive:
             self._begin()
@@ -110,6 +116,7 @@ class Lane:
         """
         with self._turn:
             settled = self._turn.wait_for(lambda: self.standing is not None or self.ended is not None, self.patience)
+        self._unsettled = not settled
         if not settled:
             raise LaneError(
                 f"{self.name} has not reached its next transaction within {self.patience:g} s: a step or tool of the "
@@ -231,6 +238,7 @@ class Stepper:
         If the lane's worker is alive it is now stale, and its next write is refused. Raises LaneError, DatabaseAway.
         """
         self._lane(name)
+        self._answers()
         other = self.names[(self.names.index(name) + 1) % len(self.names)]
         target = self.current()
         if target is None:
