@@ -1,7 +1,7 @@
 """Runs notebooks from the top and saves what they show, canonically: `python -m tests.execute_notebooks [FILE ...]`.
 
-Canonical: outputs and counts as a fresh run gives them, no widget state, no execution times, no kernel of one machine, so
-that two runs save the same bytes. The database is `DATABASE_URL`, or an embedded server in a temporary folder.
+Canonical: outputs and counts as a fresh run gives them, no widget state, no execution times, no kernel of one machine,
+so that two runs save the same bytes. The database is `DATABASE_URL`, or an embedded server in a temporary folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def execute(path: Path, timeout: int = 60) -> NotebookNode:
-    """The notebook as a fresh kernel runs it, in canonical form. Raises CellExecutionError at the first cell that fails."""
+    """The notebook as a fresh kernel runs it, in canonical form. Raises CellExecutionError at a cell that fails."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": path.parent}}).execute()
+    where = {"metadata": {"path": path.parent}}
+    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where).execute()
     return canonical(notebook)
 
 

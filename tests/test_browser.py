@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from agentflow import Database, Engine
 from tests import chromium
-from tests.conftest import drop, rows
-from tests.helpers import eventually
+from tests.conftest import rows
+from tests.helpers import database_of_its_own, eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOTS = ROOT / "artifacts" / "screenshots"
@@ -59,7 +59,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def lab(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def own_url(url: str) -> Iterator[str]:
+    """A database that no other test's notebook works in."""
+    with database_of_its_own(url) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address, with its token, of a JupyterLab on copies of the notebooks, with settings of its own."""
     home = tmp_path_factory.mktemp("lab")
     for folder in ("notebooks", "data"):
@@ -74,7 +81,7 @@ def lab(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     token = secrets.token_hex(16)
     own = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
     environment = {
-        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url,
+        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": own_url,
         "IPYTHONDIR": str(home / "ipython"), "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     command = [sys.executable, "-m", "jupyterlab", *FLAGS, f"--ServerApp.port={port}"]
@@ -105,19 +112,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def laboratory(url: str) -> Iterator[Engine]:
-    """The rows of the first notebook, read from outside; gone afterwards."""
-    engine = Engine(Database(url, "start_here"))
+def laboratory(own_url: str) -> Iterator[Engine]:
+    """The rows of the first notebook, read from outside."""
+    engine = Engine(Database(own_url, "start_here"))
     yield engine
-    drop(engine.database)
     engine.close()
 
 
 def _open_and_run_all(page: Page, address: str, theme: str) -> None:
     page.goto(address.format("00-start-here.ipynb"))
-    page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=PATIENCE)
+    kernel = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+    page.wait_for_function(f"() => {kernel}?.status === 'idle'", timeout=PATIENCE)
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
-    page.evaluate("() => { window.ran = jupyterapp.commands.execute('notebook:run-all-cells').then(() => { window.done = true; }); }")
+    run_all = "jupyterapp.commands.execute('notebook:run-all-cells')"
+    page.evaluate(f"() => {{ {run_all}.then(() => {{ window.done = true; }}); }}")
     page.wait_for_function("() => window.done === true", timeout=PATIENCE)
 
 
@@ -151,11 +159,17 @@ def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
         _say(panel, "Everything is gone")
         assert rows(laboratory, "SELECT * FROM {s}.workflows") == []
         panel.get_by_role("button", name="New request").click()
-        for done in ("waits", "claimed request-1", "checkpoint classify", "checkpoint plan", "intent", "The tool answered"):
+        _say(panel, "waits")
+        for done in (
+            "A claimed",
+            "A committed checkpoint classify",
+            "A committed checkpoint plan",
+            "A committed intent",
+            "The tool",
+        ):
+            page.wait_for_timeout(300)  # a person's pause: two clicks within a quarter second are a double click
+            panel.get_by_role("button", name="Step A").click()
             _say(panel, done)
-            if done != "The tool answered":
-                page.wait_for_timeout(300)  # the pause of a person: two clicks within a quarter second are a double click
-                panel.get_by_role("button", name="Step A").click()
         panel.get_by_role("button", name="Crash A").click()
         _say(panel, "A crashed before acknowledge resolve-account")
         expect(panel).to_contain_text("this is the acknowledgment gap")

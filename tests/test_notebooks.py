@@ -16,14 +16,15 @@ from agentflow import Database, Engine
 from agentflow.lab import checks
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.stepper import Stepper
-from tests.conftest import drop
 from tests.execute_notebooks import LIVE, canonical, execute
+from tests.helpers import database_of_its_own
 from tests.solutions import retry_or_checkpoint, start_here
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 ANATOMY = ("Goal", "Predict", "Run", "Look", "Explain", "Check", "Exercise")
 VOLATILE = re.compile(
-    r"\b[0-9a-f]{8}\b|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|0x[0-9a-f]{6,}|\d\.\d+ ?m?s\b|(?<![\w.<])/\w+/\w+|\b\d+\.\d+\.\d+\b"
+    r"\b[0-9a-f]{8}\b|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|0x[0-9a-f]{6,}"
+    r"|\d\.\d+ ?m?s\b|(?<![\w.<])/\w+/\w+|\b\d+\.\d+\.\d+\b"
 )
 
 pytestmark = pytest.mark.notebook
@@ -94,11 +95,13 @@ def test_a_notebook_reads_without_running(cells: list[dict[str, Any]]) -> None:
 
 
 def test_no_output_is_an_error(cells: list[dict[str, Any]]) -> None:
-    assert [o for cell in code(cells) for o in cell["outputs"] if o["output_type"] == "error" or o.get("name") == "stderr"] == []
+    outputs = [output for cell in code(cells) for output in cell["outputs"]]
+    assert [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"] == []
 
 
 def test_outputs_are_the_same_on_every_machine(cells: list[dict[str, Any]]) -> None:
-    assert [found.group() for cell in code(cells) for said in texts(cell) for found in VOLATILE.finditer(said)] == []
+    said = [text for cell in code(cells) for text in texts(cell)]
+    assert [found.group() for text in said for found in VOLATILE.finditer(text)] == []
 
 
 def test_every_output_can_be_compared_as_text_or_html(cells: list[dict[str, Any]]) -> None:
@@ -129,7 +132,9 @@ def test_no_helper_is_defined_in_two_notebooks() -> None:
 
 
 def test_canonical_form_removes_what_belongs_to_one_run() -> None:
-    cell = nbformat.v4.new_code_cell("1", metadata={"execution": {"shell.execute_reply": "now"}, "tags": ["keep"]}, execution_count=1)
+    cell = nbformat.v4.new_code_cell(
+        "1", metadata={"execution": {"shell.execute_reply": "now"}, "tags": ["keep"]}, execution_count=1
+    )
     cell.outputs = [
         nbformat.v4.new_output("stream", name="stdout", text="a"),
         nbformat.v4.new_output("stream", name="stdout", text="b"),
@@ -144,25 +149,22 @@ def test_canonical_form_removes_what_belongs_to_one_run() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_notebook_runs_in_any_state_a_learner_can_leave_behind(
+def test_a_notebook_shows_the_same_in_any_state_a_learner_can_leave_behind(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An unfinished workflow of a dead kernel, leased for a day, and an effect too many: the next run shows the same."""
-    monkeypatch.setenv("DATABASE_URL", url)
+    """A workflow of a dead kernel, leased for a day, and an effect too many: the next run shows the same."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     schema = path.stem.split("-", 1)[1].replace("-", "_")
     committed = nbformat.read(path, as_version=4)
-    try:
+    with database_of_its_own(url) as own_url:
+        monkeypatch.setenv("DATABASE_URL", own_url)
         execute(path)
-        engine = Engine(Database(url, schema), policy=PATIENT)
+        engine = Engine(Database(own_url, schema), policy=PATIENT)
         engine.create_workflow("left behind", workflow_id="request-7")
-        engine.create_workflow("other input under a used id", workflow_id="request-9")
         engine.claim_workflow("dead-kernel")
         engine.execute_simulated_tool("request-1:another-key")
         engine.close()
         again = execute(path)
-    finally:
-        drop(Database(url, schema))
     assert [cell.get("outputs") for cell in again.cells] == [cell.get("outputs") for cell in committed.cells]
 
 
@@ -175,20 +177,20 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         stepper.crash("A")
         stepper.recover("A")
     before = engine.reliability_metrics()
-    assert checks.check_effect_counter(engine, start_here.count_effects).startswith("Solved")
+    assert checks.effect_counter(engine, start_here.count_effects).startswith("Solved")
 
     def stub(_engine: Engine, _id: str) -> int:
         raise NotImplementedError
 
-    assert checks.check_effect_counter(engine, stub) == checks.NOT_SOLVED
+    assert checks.effect_counter(engine, stub) == checks.NOT_SOLVED
     for wrong in (lambda _e, _w: 1, lambda _e, _w: 2, lambda _e, _w: None):
         with pytest.raises(AssertionError, match="tool_ledger"):
-            checks.check_effect_counter(engine, wrong)
+            checks.effect_counter(engine, wrong)
     assert engine.reliability_metrics() == before
 
 
 def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_not() -> None:
-    assert checks.check_ticket(retry_or_checkpoint.help_desk).startswith("Solved")
+    assert checks.ticket(retry_or_checkpoint.help_desk).startswith("Solved")
     made_up = iter(range(100))
 
     def outside_a_step(run: Any, _request: str) -> int:
@@ -201,4 +203,4 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
 
     for wrong, column in ((outside_a_step, "value"), (never_sent, "side_effects")):
         with pytest.raises(AssertionError, match=column):
-            checks.check_ticket(wrong)
+            checks.ticket(wrong)

@@ -37,7 +37,7 @@ def _workflow(engine: Engine, workflow_id: str) -> Row:
     return row
 
 
-def check_completed(engine: Engine, *workflow_ids: str) -> str:
+def completed(engine: Engine, *workflow_ids: str) -> str:
     """Each workflow is completed, holds no lease and has its result."""
     for workflow_id in workflow_ids:
         row = _workflow(engine, workflow_id)
@@ -48,7 +48,7 @@ def check_completed(engine: Engine, *workflow_ids: str) -> str:
     return f"completed: {', '.join(workflow_ids)}"
 
 
-def check_one_effect(engine: Engine, workflow_id: str) -> str:
+def one_effect(engine: Engine, workflow_id: str) -> str:
     """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
     planned = {intent["idempotency_key"]: intent["status"] for intent in _workflow(engine, workflow_id)["actions"]}
     for key, status in planned.items():
@@ -67,17 +67,17 @@ def check_one_effect(engine: Engine, workflow_id: str) -> str:
     return f"one effect for each planned action of {workflow_id}"
 
 
-def check_attempts(engine: Engine, workflow_id: str, attempts: int) -> str:
+def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
     """The tool was called so many times in all for the workflow."""
     rows = effects_of(engine, workflow_id)
     found = sum(row["attempts"] for row in rows)
-    if found != attempts:
+    if found != expected:
         where = rows[-1]["effect_id"] if rows else workflow_id
-        raise _wrong("tool_ledger", where, "attempts", found, attempts, "Reset and follow the moves again.")
-    return f"the tool was called {attempts} times for {workflow_id}"
+        raise _wrong("tool_ledger", where, "attempts", found, expected, "Reset and follow the moves again.")
+    return f"the tool was called {expected} times for {workflow_id}"
 
 
-def check_tokens(engine: Engine, workflow_id: str) -> str:
+def tokens(engine: Engine, workflow_id: str) -> str:
     """Every checkpoint was written under a token that the row had reached, and never under an older one than before."""
     row, highest = _workflow(engine, workflow_id), 0
     for step in row["steps"]:
@@ -88,14 +88,14 @@ def check_tokens(engine: Engine, workflow_id: str) -> str:
     return f"{len(row['steps'])} checkpoints, the last under token {highest}"
 
 
-def check_ledgers(ledgers: Sequence[Ledger], *, executed: int, side_effects: int) -> str:
+def ledgers(runs: Sequence[Ledger], *, executed: int, side_effects: int) -> str:
     """These runs together executed so many steps and sent so many side effects."""
-    steps = sum(ledger.cost for ledger in ledgers)
-    sent = [name for ledger in ledgers for name in ledger.side_effects]
+    steps = sum(ledger.cost for ledger in runs)
+    sent = [name for ledger in runs for name in ledger.side_effects]
     if steps != executed:
-        raise _wrong("execution ledger", f"of {len(ledgers)} runs", "executed", steps, executed)
+        raise _wrong("execution ledger", f"of {len(runs)} runs", "executed", steps, executed)
     if len(sent) != side_effects:
-        raise _wrong("execution ledger", f"of {len(ledgers)} runs", "side_effects", sent, f"{side_effects} of them")
+        raise _wrong("execution ledger", f"of {len(runs)} runs", "side_effects", sent, f"{side_effects} of them")
     return f"{executed} steps executed, {side_effects} side effects sent"
 
 
@@ -145,7 +145,7 @@ def _solved(call: Callable[[], str]) -> str:
         return NOT_SOLVED
 
 
-def check_effect_counter(engine: Engine, count: Callable[[Engine, str], Any]) -> str:
+def effect_counter(engine: Engine, count: Callable[[Engine, str], Any]) -> str:
     """Exercise of 00: `count(engine, workflow_id)` says how many effects the world holds, also 0, and also 2."""
 
     def judge() -> str:
@@ -173,7 +173,7 @@ def _take_back(engine: Engine, workflow_id: str) -> None:
             connection.execute(table.delete().where(table.c.workflow_id == workflow_id))
 
 
-def check_ticket(workflow: Callable[[Any, Any], Any]) -> str:
+def ticket(workflow: Callable[[Any, Any], Any]) -> str:
     """Exercise of 01: after a crash the workflow answers with the ticket number that its first run made up."""
 
     def judge() -> str:
