@@ -181,6 +181,19 @@ def test_values_are_escaped_wherever_they_are_shown(panel: Panel, engine: Engine
         assert "<script>" not in shown
 
 
+def test_a_request_that_loses_every_worker_is_failed_and_the_panel_says_so(panel: Panel, engine: Engine) -> None:
+    panel.submit()
+    for _ in range(engine.policy.crash_budget + 1):
+        panel.step("A")
+        panel.crash("A")
+        panel.stepper.expire()
+    panel.step("A")
+    assert "claim failed request-1: too many workers were lost there in a row" in panel._say.value
+    panel.step("A")
+    assert "nothing to claim: request-1 is failed: 6 workers in a row" in panel._say.value
+    assert rows(engine, "SELECT status FROM {s}.workflows") == [{"status": "failed"}]
+
+
 def test_opening_a_panel_again_closes_the_one_before(engine: Engine) -> None:
     others = lane_threads()
     first = control_panel(engine, "again", quiet_seconds=0)

@@ -83,7 +83,7 @@ class Panel:
         """What this worker left is finished by the other one, and that is shown. Raises like Stepper.recover()."""
         return self._show(
             lambda: self.stepper.recover(name),
-            lambda moves: f"{moves[0].lane} went on after {name}, {len(moves)} moves. {self._say_move(moves[-1])}",
+            lambda moves: f"{moves[0].lane} went on where {name} had left off. {self._say_move(moves[-1])}",
         )
 
     def submit(self, request: str | None = None) -> str:
@@ -170,6 +170,9 @@ class Panel:
             return f"{name} does not know whether {named(passed)} was committed, and will ask again. Step it once more."
         if move.ended == "lost":
             return f"{name} tried {named(passed)} with token {passed.token}: refused, another worker has it. It stops."
+        if passed.transaction == move.next == "claim":
+            lost = "too many workers were lost there in a row"
+            return f"{name}'s claim failed {passed.workflow}: {lost}. Make a new request."
         if move.ended:
             return f"{name} committed {named(passed)}: the workflow is {move.ended}."
         return f"{_said(name, passed)} Next: {move.next}."
@@ -180,7 +183,8 @@ class Panel:
             return "there is no request. Make a new one."
         if row["lease_owner"]:
             return f"{row['id']} is still leased to {look.worker_name(row['lease_owner'])}. Recover it."
-        return f"{row['id']} is {row['status']}."
+        why = f": {row['error']['message']}" if row["error"] else ""
+        return f"{row['id']} is {row['status']}{why}."
 
     # -- what is on screen -------------------------------------------------------------------------------------------
 
