@@ -1,33 +1,36 @@
 """Where PostgreSQL is, and the one door through which a named statement runs.
 
-What lives here: the pool, the door, what a lost connection means, and the boundary hook's call. What does not: what the
+What lives here: the connections, the door, what a lost connection means, and the boundary hook's call. What does not: what the
 statements say (`statements`), what their rows mean (`engine`). Isolation is READ COMMITTED and every statement commits by
 itself (autocommit), whatever the server's defaults are. Read `engine` next.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
+from sqlalchemy import URL, create_engine
 from sqlalchemy import Engine as Alchemy
-from sqlalchemy import create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
-from .log import log_event
+from .log import log_event, logger
 from .model import Boundary, Hook
+from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import LABORATORY, READS, TRANSACTIONS
+from .statements import TRANSACTIONS
 
 Row = dict[str, Any]
 
@@ -35,6 +38,8 @@ Row = dict[str, Any]
 _SETTINGS = (
     "SET default_transaction_isolation = 'read committed'",
     "SET TimeZone = 'UTC'",
+    # A plan is made once for a session, perhaps when a table is small: it must be the one for full tables, by the index.
+    "SET random_page_cost = 0.3",
     "SET client_connection_check_interval = '100ms'",
 )
 
@@ -43,27 +48,24 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer. Raises BadName for a schema name that cannot be used.
+    not answer; `application_name` is how its connections are called in pg_stat_activity. Raises BadName for a schema name
+    that cannot be used.
     """
 
-    def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
+    def __init__(
+        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
+    ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
-            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit.")
-        self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
-        self.schema, self.patience = schema, patience
+            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
+        self.url = _address(url)
+        self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
         self.alchemy: Alchemy = create_engine(
-            self.url,
-            isolation_level="AUTOCOMMIT",
-            pool_size=16,
-            max_overflow=48,
-            pool_use_lifo=True,
-            pool_reset_on_return=None,
-            connect_args={"connect_timeout": 5, "application_name": "agentflow"},
+            self.url, isolation_level="AUTOCOMMIT", creator=self._connect
         ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
-        event.listen(self.alchemy, "connect", _prepare_connection)
+        self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
         self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
-        _drop_in_children(self.alchemy)
+        _drop_in_children(self)
 
     def sql(self, name: str) -> str:
         """The text that PostgreSQL gets for a transaction or read of this name."""
@@ -94,8 +96,9 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
-                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
+                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    outcome = rows[0].get("outcome", "committed") if rows else none
+                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
             pause = min(1.0, pause * 2 or 0.05)
@@ -106,49 +109,64 @@ class Database:
 
     def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         """One attempt at the named statement. Raises DatabaseAway or OutcomeUnknown, and names what else went wrong."""
-        with self._connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
-            try:
-                return cursor.execute(self._texts[name], params, prepare=True).fetchall()
-            except psycopg.Error as error:
-                raise _named(error, connection, name, self) from error
+        return self._run(name, self._texts[name], params)
 
     def check(self) -> Row:
         """What answers: server version, database, whether commits are durable. One attempt; raises DatabaseAway."""
-        with self._connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
-            try:
-                return cursor.execute(_CHECK).fetchone() or {}
-            except psycopg.Error as error:
-                raise _named(error, connection, "check", self) from error
+        return self._run("check", _CHECK, None)[0]
 
-    @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+    def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+        cursor = self._take()
         try:
-            pooled = self.alchemy.raw_connection()
-        except Exception as error:
+            rows = cursor.execute(text, params, prepare=True).fetchall()
+        except BaseException as error:
+            lost = _named(error, cursor.connection, name, self) if isinstance(error, psycopg.Error) else None
+            self._give_back(cursor)
+            if lost is None:
+                raise
+            raise lost from error
+        self._idle.append(cursor)
+        return rows
+
+    # SQLAlchemy's pool does the same for twice the time; a statement's own work is not much more than that.
+    def _take(self) -> psycopg.Cursor[Row]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect().cursor(row_factory=dict_row)
+
+    def _give_back(self, cursor: psycopg.Cursor[Row]) -> None:
+        """The connection after an error is kept if it is whole; its neighbours are as old as it is, and go with it."""
+        connection = cursor.connection
+        if not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            self._idle.append(cursor)
+        else:
+            connection.close()
+            self.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        try:
+            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name=self.application_name)
+            for setting in _SETTINGS:
+                with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
+                    connection.execute(setting)
+            return connection
+        except psycopg.Error as error:
             raise DatabaseAway(
                 f"PostgreSQL at {self.where} does not answer ({_first_line(error)}). Nothing was sent; start it "
                 "(`agentflow doctor` says which one is meant), then try again."
             ) from error
-        connection: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
-        try:
-            yield connection
-        except BaseException:
-            if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                pooled.invalidate()
-                self.alchemy.dispose()  # its neighbours are as old as it was
-            raise
-        finally:
-            pooled.close()
 
     def listen(self) -> psycopg.Connection[Any]:
         """A connection of its own that hears when work arrives. Raises DatabaseAway."""
+        connection = self._connect()
         try:
-            target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
-            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name="agentflow")
             connection.execute(f'LISTEN "{self.schema}"')
-            return connection
         except psycopg.Error as error:
-            raise DatabaseAway(f"PostgreSQL at {self.where} does not answer ({_first_line(error)}).") from error
+            connection.close()
+            raise _named(error, connection, "listen", self) from error
+        return connection
 
     @property
     def where(self) -> str:
@@ -156,8 +174,16 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def close(self) -> None:
-        """No connection of the pool is open."""
+        """No idle connection is open."""
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().connection.close()
         self.alchemy.dispose()
+
+    def forget_connections(self) -> None:
+        """A forked child uses none of its parent's connections; they stay open, for the parent."""
+        self._inherited, self._idle = self._idle, []
+        self.alchemy.dispose(close=False)
 
 
 _CHECK = """\
@@ -168,21 +194,26 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
 
 
-def _prepare_connection(connection: psycopg.Connection[Any], _record: Any) -> None:
-    for setting in _SETTINGS:
-        with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
-            connection.execute(setting)
+def _address(url: str) -> URL:
+    """The URL for psycopg. Raises BadName; the message does not repeat the URL, which may hold a password."""
+    try:
+        address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
+    except (ArgumentError, ValueError):
+        raise BadName("DATABASE_URL is no URL; it looks like postgresql://user:password@host:5432/database.") from None
+    if address.drivername != "postgresql+psycopg":
+        raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
+    return address
 
 
-def _drop_in_children(alchemy: Alchemy) -> None:
+def _drop_in_children(database: Database) -> None:
     """A forked child opens its own connections instead of sharing its parent's."""
     if hasattr(os, "register_at_fork"):
-        reference = weakref.ref(alchemy)
+        reference = weakref.ref(database)
 
         def drop() -> None:
             inherited = reference()
             if inherited is not None:
-                inherited.dispose(close=False)
+                inherited.forget_connections()
 
         os.register_at_fork(after_in_child=drop)
 
@@ -195,7 +226,7 @@ def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:
 
 
 def _log(rows: list[Row], boundary: Boundary) -> None:
-    for row in rows:
+    for row in rows if logger.isEnabledFor(logging.INFO) else ():
         if "outcome" in row and row.get("event") and row.get("inserted", True):
             log_event(
                 row["event"],
@@ -221,11 +252,17 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
     """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
     said = _first_line(error)
     if connection.closed or connection.broken:
-        return OutcomeUnknown(f"{name}: the connection to {database.where} was lost ({said}); it may have been committed.")
+        return OutcomeUnknown(
+            f"{name}: the connection to {database.where} was lost ({said}); it may have been committed, or may yet be. Issue it "
+            "again: it is guarded."
+        )
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):
         return SchemaMissing(f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`.")
-    return AgentFlowError(f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed.")
+    return AgentFlowError(
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
+        "and see `agentflow doctor`."
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import select
 import signal
@@ -26,7 +27,7 @@ from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisus
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
-from .run import DurableRunner, Workflow
+from .run import DurableRunner, Workflow, interrupted
 
 Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
@@ -49,7 +50,12 @@ def carry(
         if claim.fence_token > 1 or loaded:
             journal.load()
         run = DurableRunner(claim.workflow_id, journal)
-        result = function(run, claim.input)
+        try:
+            result = function(run, claim.input)
+        except BaseException as error:
+            if run.ended_by in (None, error):
+                raise
+            raise run.ended_by from error  # the function had swallowed it
         run.finish()
         journal.complete(result)
         return "completed"
@@ -62,10 +68,10 @@ def carry(
         return "released"
     except (LostLease, DatabaseAway, CrashInjected):
         raise
-    except KeyboardInterrupt:
-        engine.release_lease(claim)
-        raise
     except BaseException as error:
+        if interrupted(error):
+            engine.release_lease(claim)
+            raise
         engine.fail_workflow(journal.claim, describe_failure(error))
         return "failed"
 
@@ -77,18 +83,18 @@ class Renewals:
         self.engine = engine
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed = threading.Condition()
-        self._pid = 0
+        self._pid, self._looks_at = 0, 0.0  # the thread's process; when it looks again by itself
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
             if self._pid != os.getpid():  # the first claim, or the first one in a forked child
-                self._pid, self._held = os.getpid(), {}
+                self._pid, self._looks_at, self._held = os.getpid(), 0.0, {}
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
-            idle = not self._held
-            self._held[id(claim)] = (claim, time.monotonic() + claim.lease_seconds / 3)
-            if idle:
+            due = time.monotonic() + claim.lease_seconds / 3
+            self._held[id(claim)] = (claim, due)
+            if due < self._looks_at:  # waking it for each claim would cost as much as a statement
                 self._changed.notify()
         try:
             yield
@@ -99,9 +105,10 @@ class Renewals:
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
-                due = min((at for _, at in self._held.values()), default=None)
-                if due is None or due > time.monotonic():
-                    self._changed.wait(None if due is None else due - time.monotonic())
+                due, now = min((at for _, at in self._held.values()), default=math.inf), time.monotonic()
+                if due > now:
+                    self._looks_at = due
+                    self._changed.wait(None if due == math.inf else due - now)
                     continue
                 claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
             for claim in claims:

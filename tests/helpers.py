@@ -1,4 +1,4 @@
-"""What several tests need, in one place."""
+"""What several tests need. The one place where tests wait: for a condition, for a bounded time; no test sleeps."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 from sqlalchemy import create_engine, text
 
 from agentflow import Database
 
+T = TypeVar("T")
 
-def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first true value of the condition. Raises AssertionError when it was false for `seconds`."""
+
+def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
+    """The condition's first true value; AssertionError if it has none within `seconds`."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {getattr(condition, '__name__', condition)}"
-        time.sleep(0.02)
-    return found
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not reached within {seconds:g} s"
+        time.sleep(0.005)
+    return value
 
 
 @contextmanager

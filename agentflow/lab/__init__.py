@@ -1,5 +1,6 @@
 """The laboratory: everything that stops, crashes, shows and checks the engine, through its one hook.
 
-Rooms: `laboratory` (a database of one's own), `stepper` (workers that move when told), `look` (rows as tables and
-sentences), `panel` (buttons), `checks` (questions and proofs). The engine never imports them. Read `stepper` next.
+`laboratory` opens a database of one's own, `stepper` moves workers one transaction at a time, `look` shows rows as
+tables and sentences, `panel` has the buttons, `checks` proves. `processes` starts and kills real worker processes, `crashes`
+loses a worker at a boundary, `soak` does that to hundreds. The engine never imports any of them. Read `stepper` next.
 """

@@ -1,0 +1,1 @@
+"""What `make bench` measures: ratios between things that ran side by side, never seconds alone."""
