@@ -84,11 +84,13 @@ class Renewals:
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed = threading.Condition()
         self._pid, self._looks_at = 0, 0.0  # the thread's process; when it looks again by itself
+        self._closed = False
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
+            self._closed = False
             if self._pid != os.getpid():  # the first claim, or the first one in a forked child
                 self._pid, self._looks_at, self._held = os.getpid(), 0.0, {}
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
@@ -102,9 +104,18 @@ class Renewals:
             with self._changed:
                 self._held.pop(id(claim), None)
 
+    def close(self) -> None:
+        """Nothing is renewed and the thread is gone; holding a claim starts another."""
+        with self._changed:
+            self._held, self._closed = {}, True
+            self._changed.notify()
+
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
+                if self._closed:
+                    self._pid = 0
+                    return
                 due, now = min((at for _, at in self._held.values()), default=math.inf), time.monotonic()
                 if due > now:
                     self._looks_at = due
