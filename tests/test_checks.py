@@ -11,7 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from agentflow import AgentFlowError, Engine, Ledger
-from agentflow.lab import checks
+from agentflow.doctor import Finding
+from agentflow.errors import BadRequestFile
+from agentflow.lab import checks, laboratory
 from agentflow.lab.laboratory import doctor, support_requests
 from agentflow.lab.look import Table, entry_sentence, query, shown, snapshot
 from agentflow.statements import TRANSACTIONS
@@ -161,12 +163,17 @@ def test_every_entry_that_the_engine_writes_has_a_sentence(engine: Engine) -> No
         assert name not in entry_sentence(entry)
 
 
-def test_the_doctor_speaks_of_a_sound_laboratory(engine: Engine) -> None:
-    assert doctor(engine)[0] == "PostgreSQL answers, and is new enough."
+def test_the_doctor_speaks_of_a_sound_laboratory(engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    assert engine.database.schema in doctor(engine)[-1]
+    finding = Finding("durability", False, "A commit may be lost.", "Turn fsync on.")
+    monkeypatch.setattr(laboratory, "examine", lambda _: iter([finding]))
+    with pytest.raises(AgentFlowError, match=r"durability: A commit may be lost\. Turn fsync on\."):
+        doctor(engine)
 
 
 def test_support_requests_are_found_inside_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert len(support_requests()) >= 400
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AgentFlowError, match="Open the notebook inside"):
+    with pytest.raises(BadRequestFile, match=r"support_requests\.csv"):
         support_requests()

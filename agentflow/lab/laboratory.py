@@ -6,15 +6,16 @@ not: what happens in it (`stepper`), what it looks like (`look`).
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..database import Database
+from ..doctor import examine
 from ..errors import AgentFlowError
 from ..front import Engine, open_engine
 from ..migrations import LABORATORY, migrate
 from ..model import Policy
+from ..requests import read_requests
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -69,32 +70,23 @@ def _is_unused(database: Database) -> bool:
 def doctor(engine: Engine) -> list[str]:
     """What this laboratory stands on, a sentence each; `agentflow doctor` on the command line says more.
 
-    Raises DatabaseAway if PostgreSQL does not answer, AgentFlowError if a commit would not survive a power cut.
+    Raises AgentFlowError for the first thing that is not as it must be, with how to mend it.
     """
-    found = engine.database.check()
-    if not found["fsync"] or found["synchronous_commit"] == "off":
-        raise AgentFlowError(
-            f"PostgreSQL at {engine.database.where} says committed before the disk has it (fsync, synchronous_commit). "
-            "What you see here would not be durable; switch both on, or unset DATABASE_URL."
-        )
-    if found["version_number"] < 150_000:
-        raise AgentFlowError(f"PostgreSQL {found['version']} is too old; AgentFlow needs 15 or newer.")
+    for finding in examine(engine.database.schema):
+        if not finding.ok:
+            raise AgentFlowError(f"{finding.topic}: {finding.says} {finding.mend}")
     return [
-        "PostgreSQL answers, and is new enough.",
-        "A commit is on disk before we hear of it.",
+        "Python and all packages are installed.",
+        "PostgreSQL answers, and a commit is on disk before we hear of it.",
         f"The tables are in the schema {engine.database.schema}, which is a laboratory: it may be emptied.",
     ]
 
 
-def support_requests(path: Path | None = None) -> list[dict[str, str]]:
-    """The rows of data/support_requests.csv: request, category, language.
+def support_requests(path: Path | None = None) -> list[str]:
+    """The requests of data/support_requests.csv, as customers wrote them.
 
-    Without a path the file is looked for in `data/` here and in the folders above. Raises AgentFlowError.
+    Without a path the file is looked for in `data/` here and in the folders above. Raises BadRequestFile.
     """
     here = Path.cwd()
     places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
-    for place in places:
-        if place.is_file():
-            with place.open(encoding="utf-8", newline="") as lines:
-                return list(csv.DictReader(lines))
-    raise AgentFlowError(f"{places[0]} is not there. Open the notebook inside AgentFlow's folder, or name the file.")
+    return list(read_requests(next((place for place in places if place.is_file()), places[0])))
