@@ -6,20 +6,20 @@ remembers its keys, each planned action has left exactly one business effect.* S
 
 from .database import Database
 from .errors import AgentFlowError, CrashInjected, LostLease, StepFailed, Suspend, ToolRefused
-from .front import Engine, lease_guard, open_engine
+from .front import Engine, find_database, lease_guard, open_engine
 from .log import log_event
 from .migrations import migrate
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Policy, ToolCall
+from .queries import show_sql
 from .run import DurableRunner, Ledger, NaiveRunner, StepStore
 from .schema import action_intents, history, steps, tool_attempts, tool_ledger, workflows
-from .statements import show_sql
 from .tools import SimulatedTool, StandInModel, mock_llm_classify, mock_llm_plan
 from .workflows import research_agent, states, support_agent
 
 __all__ = [
     "ActionIntent", "AgentFlowError", "Boundary", "Checkpoint", "Claim", "CrashInjected", "Database", "DurableRunner",
     "Engine", "Ledger", "LostLease", "NaiveRunner", "Policy", "SimulatedTool", "StandInModel", "StepFailed", "StepStore",
-    "Suspend", "ToolCall", "ToolRefused", "action_intents", "history", "lease_guard", "log_event", "migrate",
+    "Suspend", "ToolCall", "ToolRefused", "action_intents", "find_database", "history", "lease_guard", "log_event", "migrate",
     "mock_llm_classify", "mock_llm_plan", "open_engine", "research_agent", "show_sql", "states", "steps", "support_agent",
     "tool_attempts", "tool_ledger", "workflows",
 ]  # fmt: skip

@@ -20,15 +20,17 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
+from sqlalchemy import URL, create_engine
 from sqlalchemy import Engine as Alchemy
-from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
 from .log import log_event, logger
 from .model import Boundary, Hook
+from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import LABORATORY, READS, TRANSACTIONS
+from .statements import TRANSACTIONS
 
 Row = dict[str, Any]
 
@@ -46,14 +48,17 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer. Raises BadName for a schema name that cannot be used.
+    not answer; `application_name` is how its connections are called in pg_stat_activity. Raises BadName for a schema name
+    that cannot be used.
     """
 
-    def __init__(self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0) -> None:
+    def __init__(
+        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
+    ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
-            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit.")
-        self.url = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
-        self.schema, self.patience = schema, patience
+            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
+        self.url = _address(url)
+        self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
         self.alchemy: Alchemy = create_engine(
             self.url, isolation_level="AUTOCOMMIT", creator=self._connect
@@ -91,8 +96,9 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    outcome = rows[0].get("outcome", "committed") if rows else "committed"
-                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))
+                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    outcome = rows[0].get("outcome", "committed") if rows else none
+                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
             self.give_up.wait(pause)
             pause = min(1.0, pause * 2 or 0.05)
@@ -141,7 +147,7 @@ class Database:
     def _connect(self) -> psycopg.Connection[Any]:
         target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
         try:
-            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name="agentflow")
+            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name=self.application_name)
             for setting in _SETTINGS:
                 with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
                     connection.execute(setting)
@@ -186,6 +192,17 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('full_page_writes')::bool AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
+
+
+def _address(url: str) -> URL:
+    """The URL for psycopg. Raises BadName; the message does not repeat the URL, which may hold a password."""
+    try:
+        address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
+    except (ArgumentError, ValueError):
+        raise BadName("DATABASE_URL is no URL; it looks like postgresql://user:password@host:5432/database.") from None
+    if address.drivername != "postgresql+psycopg":
+        raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
+    return address
 
 
 def _drop_in_children(database: Database) -> None:
@@ -235,11 +252,17 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
     """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
     said = _first_line(error)
     if connection.closed or connection.broken:
-        return OutcomeUnknown(f"{name}: the connection to {database.where} was lost ({said}); it may have been committed.")
+        return OutcomeUnknown(
+            f"{name}: the connection to {database.where} was lost ({said}); it may have been committed, or may yet be. Issue it "
+            "again: it is guarded."
+        )
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):
         return SchemaMissing(f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`.")
-    return AgentFlowError(f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed.")
+    return AgentFlowError(
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
+        "and see `agentflow doctor`."
+    )

@@ -7,6 +7,7 @@ connection (`database`), what a workflow function sees (`run`, `journal`), and t
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from .errors import (
     AgentFlowError,
     AlreadyFinished,
     BadName,
+    DuplicateStep,
     EventRefused,
     IdTaken,
     LostLease,
@@ -26,7 +28,7 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
-from .statements import show_sql
+from .queries import show_sql
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
@@ -57,20 +59,25 @@ class Transactions:
     ) -> dict[str, Any]:
         """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
 
-        Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken if the id belongs to another name or input.
+        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
+        if the id belongs to another name or input.
         """
-        (created,) = self.create_workflows([request], name=name, workflow_ids=[workflow_id])
-        return self.get_workflow(created) or {}
+        ((found, created),) = self._create([request], name, [workflow_id]).items()
+        return {**(self.get_workflow(found) or {}), "created": created}
 
     def create_workflows(
         self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
     ) -> list[str]:
         """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
 
-        Transaction: create. Raises like create_workflow(); IdTaken names the ids that were taken, the others exist.
+        Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
         """
+        return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
+
+    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
+        """The ids in order, and whether this call made each."""
         check_name("workflow name", name)
-        ids = [str(uuid.uuid4()) if i is None else i for i in (workflow_ids or [None] * len(requests))]
+        ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
         texts = []
         for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
             try:
@@ -80,16 +87,22 @@ class Transactions:
                 error.add_note(f"This is item {index} of {len(requests)}; none was created.")
                 raise
         if len(set(ids)) != len(ids):
-            raise BadName("the same workflow id stands twice in one batch; none was created.")
+            raise BadName("the same workflow id stands twice in one batch; none was created. Give each an id of its own.")
         if not ids:
-            return []
+            return {}
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
-        taken = [row["id"] for row in rows if not row["same"]]
+        taken = {row["id"] for row in rows if not row["same"]}
         if taken:
-            raise IdTaken(f"workflow id {taken[0]!r} is taken by another name or input. Nothing of it was changed; choose another id.")
-        return ids
+            index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
+            others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
+            raise IdTaken(
+                f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
+                + others
+            )
+        inserted = {row["id"]: bool(row["inserted"]) for row in rows}
+        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
         """The workflow's row with `request`, `classification`, `plan`, `steps` and `actions`, or None."""
@@ -98,18 +111,21 @@ class Transactions:
             return None
         row = rows[0]
         values = {step["step_id"]: step["value"] for step in row["steps"]}
-        return {**row, "request": row["input"], "classification": values.get("classify"), "plan": values.get("plan")}
+        events = {name: json.loads(payload) for name, payload in row["events"].items()}
+        return {**row, "events": events, "request": row["input"], "classification": values.get("classify"), "plan": values.get("plan")}
 
     def list_workflows(
         self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
         """A page of workflows, the newest first, whose id begins with `prefix` (taken literally)."""
+        if prefix:
+            check_name("prefix", prefix)
         params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
         return self.database.read("list", params)
 
     def history(self, workflow_id: str) -> list[dict[str, Any]]:
         """All entries of a workflow in order. An entry of the world stands after the engine's entries that came before it."""
-        entries = self.database.read("history", {"p_workflow": workflow_id})
+        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
         return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
 
     def show_sql(self, name: str) -> str:
@@ -158,7 +174,7 @@ class Transactions:
         if not rows:
             raise LostLease(claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's")
         steps = [
-            Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"])
+            Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
             for row in rows
             if row["position"] is not None
         ]
@@ -172,7 +188,7 @@ class Transactions:
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
                 f"workflow {claim.workflow_id!r} counts {rows[0]['checkpoints']} checkpoints and has {len(steps)}. Somebody "
-                "changed the rows by hand; nothing was replayed."
+                "changed the rows by hand; nothing was replayed. Put the rows back, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
 
@@ -199,11 +215,12 @@ class Transactions:
         Transaction: intent. Raises LostLease, and ActionMismatch if the key has another action or other arguments.
         """
         check_name("action key", key)
-        intent = ActionIntent(claim.workflow_id, key, idempotency_key(claim.workflow_id, key), action, arguments)
+        text = to_json(arguments, workflow=claim.workflow_id, step=key)
+        intent = ActionIntent(claim.workflow_id, key, idempotency_key(claim.workflow_id, key), action, json.loads(text))
         params = {
             "p_key": intent.idempotency_key,
             "p_action": check_name("action", action),
-            "p_arguments": to_json(arguments, workflow=claim.workflow_id, step=key),
+            "p_arguments": text,
             "p_state": state,
         }
         self._guarded("intent", claim, key, params, detail)
@@ -290,11 +307,11 @@ class Transactions:
         the workflow is finished.
         """
         check_name("event name", name, MAX_EVENT_NAME)
-        text = to_json(payload, workflow=workflow_id, step=name, jsonb=True)
+        text = to_json(payload, workflow=workflow_id, step=name)
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
             why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
-            raise EventRefused(f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed.")
+            raise EventRefused(f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow().")
 
     def cancel_workflow(self, workflow_id: str) -> None:
         """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
@@ -344,15 +361,15 @@ class Transactions:
         self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
     ) -> Row:
         """The row after a guarded write; LostLease if the guard refused it and no earlier issue of it was committed."""
-        rows, in_doubt = self.database.transact(
-            name,
-            {
-                "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
-                "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
-            },
-            self._boundary(name, claim, subject),
-            self.hook,
-        )  # fmt: skip
+        told = {
+            "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
+            "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
+        }  # fmt: skip
+        try:
+            rows, in_doubt = self.database.transact(name, told, self._boundary(name, claim, subject), self.hook)
+        except DuplicateStep as twice:
+            step = f"step {told.get('p_step', subject)!r}"
+            raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
         if not rows:
             raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
         row = rows[0]
@@ -386,7 +403,7 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
         return False
     if row["lease_owner"] is None:
         return name in _RELEASING
-    return row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
+    return bool(row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

@@ -120,6 +120,19 @@ class ServerError(AgentFlowError):
     """The embedded PostgreSQL cannot be installed, started or stopped."""
 
 
+class BadRequestFile(AgentFlowError, ValueError):
+    """A file of requests cannot be used; the message names the line. What was read before it is good."""
+
+    def __init__(self, path: str, line: int | None, why: str) -> None:
+        where = path if line is None else f"{path}, line {line},"
+        super().__init__(f"{where} {why}. Mend it and read the file again.")
+        self.path, self.line, self.why = path, line, why
+
+
+class SoakError(AgentFlowError):
+    """A soak could not be run to its end; its message names the workflows that are stuck."""
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 
@@ -137,7 +150,7 @@ class Suspend(BaseException):
     """
 
     def __init__(self, step_id: str, waiting_for: str) -> None:
-        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}")
+        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to go on")
         self.step_id, self.waiting_for = step_id, waiting_for
 
 
@@ -152,6 +165,9 @@ class Postponed(BaseException):
 class Stopping(BaseException):
     """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
 
+    def __init__(self) -> None:
+        super().__init__("this worker was asked to stop; let the run end, another worker goes on with it")
+
 
 class CrashInjected(BaseException):
     """The laboratory crashed this worker at a boundary (kinder than a kill: `finally` blocks run)."""
@@ -164,11 +180,11 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     """
     try:
         message = str(error)
-    except Exception as second:
+    except BaseException as second:  # any error may hide in its own text, and an exit too
         message = f"<the error's own text raised {type(second).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
-    except Exception:
+    except BaseException:  # as above
         trace = "".join(traceback.format_tb(error.__traceback__))
     return {
         "type": printable(type(error).__name__),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from . import evidence
 from .database import Database
 from .engine import Transactions
 from .errors import CrashInjected, NotALaboratory
-from .log import log_event
-from .migrations import LABORATORY
+from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .run import Workflow
+from .schema import DEFAULT_SCHEMA
+from .server import ensure_running
+from .statements import GUARD
 from .tools import SimulatedTool
 from .worker import Renewals, Worker, carry
 from .workflows import WORKFLOWS
@@ -38,7 +43,9 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        self.world = SimulatedTool(Database(database.url.render_as_string(hide_password=False), database.schema))
+        where = database.url.render_as_string(hide_password=False)
+        world = Database(where, database.schema, patience=database.patience, application_name=database.application_name)
+        self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
         self._renewals = Renewals(self)
 
@@ -151,32 +158,31 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    from sqlalchemy import text
-
-    from .statements import GUARD
-
     condition = " ".join(line.strip() for line in GUARD.splitlines()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 
-def open_engine(url: str | None = None, schema: str = "agentflow", **options: Any) -> Engine:
-    """An engine on the given PostgreSQL, or `DATABASE_URL`, or the embedded server (started if need be), migrated.
+def find_database(schema: str | None = None, *, url: str | None = None, patience: float = 30.0) -> Database:
+    """The database of `url`, or of DATABASE_URL, or of the embedded server, which then runs; it is not asked yet.
 
-    The embedded server's schemas are laboratories. Options as for Engine.
+    The schema is the given one, or AGENTFLOW_SCHEMA, or `agentflow`. `patience` as for Database, in seconds.
     """
-    import os
-
-    from .migrations import migrate
-
     where = url or os.environ.get("DATABASE_URL")
-    embedded = where is None
-    if where is None:
-        from .server import ensure_running
-
+    if not where:
         where = ensure_running().url()
-    database = Database(where, schema)
-    migrate(database, laboratory=embedded)
+    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
+
+
+def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:
+    """An engine on a migrated schema, found as find_database() says. Options as for Engine.
+
+    The embedded server's schemas are laboratories.
+    """
+    database = find_database(schema, url=url, patience=patience)
+    migrate(database, laboratory=url is None and is_embedded())
     return Engine(database, **options)
 
 
-_ = log_event
+def is_embedded() -> bool:
+    """Whether find_database() means the embedded server, because no DATABASE_URL names another."""
+    return not os.environ.get("DATABASE_URL")

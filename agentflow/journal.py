@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 
 from .engine import Transactions
 from .errors import (
+    CrashInjected,
     DeterminismError,
+    LostLease,
     Postponed,
     StepFailed,
     StepMisuse,
@@ -24,7 +26,8 @@ from .errors import (
     describe_failure,
 )
 from .model import ActionIntent, Checkpoint, Claim, Tool
-from .values import to_json
+from .run import interrupted
+from .values import fingerprint, to_json
 
 States = Mapping[str, str]
 
@@ -52,8 +55,9 @@ class ClaimedJournal:
         """The recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
-            if (checkpoint.kind, checkpoint.step_id) != (kind, step_id):
-                raise self._mismatch(str(checkpoint), f"{kind} {step_id!r}")
+            asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
+            if (asked.kind, asked.step_id, asked.waited_for) != (checkpoint.kind, checkpoint.step_id, checkpoint.waited_for):
+                raise self._mismatch(str(checkpoint), str(asked))
             if kind == "side_effect":
                 self._check_action(self.intents[step_id], action, arguments)
             self.cursor += 1
@@ -66,10 +70,10 @@ class ClaimedJournal:
         return None
 
     def record(self, step_id: str, value: Any) -> Any:
-        """The step is checkpointed; the value as a replay would return it."""
+        """The step is checkpointed; the value, which passed to_json(), as a replay would return it."""
         state = self.states.get(step_id, step_id.upper())
         self._advance(self.engine.checkpoint(self.claim, step_id, value, state=state, detail=self._detail()))
-        return json.loads(to_json(value, workflow=self.claim.workflow_id, step=step_id))
+        return value
 
     def fail(self, step_id: str, error: BaseException) -> NoReturn:
         """The attempt is recorded: the next one is due later (Postponed), or this was the last (StepFailed).
@@ -92,14 +96,18 @@ class ClaimedJournal:
         intent, planned_before = self._plan(name, key, arguments)
         chosen = tool or self.tool
         try:
-            result = self._ask_world(intent, chosen) if planned_before else None
-            if result is None:
+            known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
+            if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
         except ToolRefused as refusal:
             failure = describe_failure(refusal)
             self._acknowledge(key, None, failure)
             raise StepFailed(self.claim.workflow_id, key, failure) from refusal
-        except Exception as unknown:
+        except (LostLease, CrashInjected):
+            raise
+        except BaseException as unknown:  # a tool that exits is a tool that did not answer
+            if interrupted(unknown):
+                raise
             self._postpone(key, describe_failure(unknown), self.attempts + 1)
         self._acknowledge(key, result, None)
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
@@ -137,19 +145,20 @@ class ClaimedJournal:
         return planned, True
 
     def _check_action(self, planned: ActionIntent, name: str, arguments: Any) -> None:
-        text = to_json(arguments, workflow=self.claim.workflow_id, step=planned.key)
-        if planned.action != name or json.loads(text) != planned.arguments:
+        where = {"workflow": self.claim.workflow_id, "step": planned.key}
+        if planned.action != name or fingerprint(arguments, **where) != fingerprint(planned.arguments, **where):
             raise self._mismatch(
                 f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}",
                 f"action {planned.key!r}: {name} {arguments!r:.200}",
             )
 
-    def _ask_world(self, intent: ActionIntent, tool: Tool) -> Any:
-        """What the world remembers under the key, if the policy is to look it up and the tool can."""
+    def _ask_world(self, intent: ActionIntent, tool: Tool) -> tuple[bool, Any]:
+        """Whether the world remembers the key, and the result, if the policy is to look it up and the tool can."""
         look_up = getattr(tool, "look_up", None)
         if self.engine.policy.unknown_outcome != "look_up" or look_up is None:
-            return None
-        return look_up(intent.idempotency_key)
+            return False, None
+        known, result = look_up(intent.idempotency_key)
+        return bool(known), result
 
     def _acknowledge(self, key: str, result: Any, error: dict[str, Any] | None) -> None:
         state = self.states.get(key, "ACTION_ACKNOWLEDGED" if error is None else "ACTION_REFUSED")

@@ -31,16 +31,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One recorded call: its result (`value`), or its recorded failure (`error`: type, message, traceback)."""
+    """One recorded call: its result (`value`), or its recorded failure (`error`: type, message, traceback).
+
+    `waited_for` is the name of the event that a wait got.
+    """
 
     position: int
     step_id: str
     kind: str
     value: Any = None
     error: dict[str, Any] | None = None
+    waited_for: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.step_id!r}"
+        return f"{self.kind} {self.step_id!r}" + (f" for event {self.waited_for!r:.80}" if self.waited_for else "")
 
 
 @dataclass(frozen=True)

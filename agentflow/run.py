@@ -7,19 +7,32 @@ Source: durable-py, whose checks hold here figure for figure.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from .errors import ActionMismatch, DatabaseAway, DeterminismError, DuplicateStep, StepFailed, StepMisuse, Suspend
+from .errors import (
+    ActionMismatch,
+    BadName,
+    CrashInjected,
+    DatabaseAway,
+    DeterminismError,
+    DuplicateStep,
+    StepFailed,
+    StepMisuse,
+    Suspend,
+)
 from .model import Checkpoint, Tool, ToolCall
-from .values import check_name, idempotency_key, to_json
+from .values import check_name, fingerprint, idempotency_key, to_json
 
 Workflow = Callable[[Any, Any], Any]
+_EFFECT = "__effect__"
 
 
 @dataclass
@@ -46,7 +59,7 @@ class StepStore:
     def get(self, run_id: str, step_id: str) -> tuple[bool, Any]:
         """Whether a result is recorded, and the result (which may be None)."""
         key = (run_id, step_id)
-        return key in self.memo, self.memo.get(key)
+        return key in self.memo, copy.deepcopy(self.memo.get(key))  # the function may change what it got
 
     def put(self, run_id: str, step_id: str, value: Any) -> None:
         """The result is recorded as a replay would return it. Raises UnfaithfulValue and records nothing."""
@@ -70,7 +83,7 @@ class Journal(Protocol):
         """The recorded result of the next call, or None if it has to run. Raises DeterminismError."""
 
     def record(self, step_id: str, value: Any) -> Any:
-        """The result is recorded; the value as a replay would return it."""
+        """The result, which passed to_json(), is recorded; the value as a replay would return it."""
 
     def fail(self, step_id: str, error: BaseException) -> NoReturn:
         """The attempt's failure is recorded, or raised."""
@@ -123,10 +136,10 @@ class DurableRunner:
     ) -> None:
         self.run_id, self.ledger = run_id, Ledger()
         self._journal: Journal = _MemoryJournal(run_id, store, events or {}, tool, self.ledger) if isinstance(store, StepStore) else store
-        self._asked: dict[str, tuple[str, str, Any]] = {}
-        self._effects: dict[str, Any] = {}
+        self._asked: dict[str, str] = {}
+        self._effects: dict[str, tuple[str, str, Checkpoint]] = {}
         self._thread, self._inside = threading.get_ident(), ""
-        self._dead: BaseException | None = None
+        self.ended_by: BaseException | None = None
 
     def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
         """The value of `fn()`, computed once and recorded, then replayed.
@@ -144,27 +157,25 @@ class DurableRunner:
     def side_effect(self, name: str, key: str, tool: Tool | None = None, arguments: Any = None) -> Any:
         """The planned action `key` was carried out by the tool at least once; the tool's recorded result.
 
-        The same key again in one run is the same action. Raises StepFailed if the tool refused, ActionMismatch if the key
-        was used with another name or other arguments.
+        The same key again in one run is the same action, and so is its refusal. Raises StepFailed if the tool refused,
+        ActionMismatch if the key was used with another name or other arguments, UnfaithfulValue.
         """
-        seen = self._asked.get(key)
-        if seen and seen[0] == "side_effect" and key in self._effects:
-            if seen[1:] != (name, arguments):
-                raise ActionMismatch(f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments.")
-            return self._effects[key]
-        with self._call("side_effect", key, name, arguments):
+        self._allow("side_effect", key)
+        told = fingerprint(arguments, workflow=self.run_id, step=key)
+        if key in self._effects:
+            return self._repeat(key, name, told)
+        with self._call("side_effect", key):
             recorded = self._journal.replay("side_effect", key, name, arguments)
             if recorded is None:
                 self.ledger.side_effects.append(name)
-                self._effects[key] = self._journal.act(name, key, tool, arguments)
-            else:
-                self._effects[key] = self._result(recorded)
-            return self._effects[key]
+                recorded = self._act(name, key, tool, arguments)
+            self._effects[key] = name, told, recorded
+            return self._result(recorded)
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
         """The event's payload, recorded once, then replayed. Raises Suspend while it has not arrived."""
         with self._call("wait", step_id):
-            recorded = self._journal.replay("wait", step_id)
+            recorded = self._journal.replay("wait", step_id, name)
             if recorded:
                 self.ledger.replayed.append(step_id)
                 return self._result(recorded)
@@ -174,9 +185,23 @@ class DurableRunner:
 
     def finish(self) -> None:
         """The function asked for everything that is recorded, and nothing that ended this run was swallowed."""
-        if self._dead:
-            raise self._dead
+        if self.ended_by:
+            raise self.ended_by
         self._journal.check_end()
+
+    def _act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Checkpoint:
+        try:
+            return Checkpoint(0, key, "side_effect", self._journal.act(name, key, tool, arguments))
+        except StepFailed as refused:
+            return Checkpoint(0, key, "side_effect", error=refused.error)
+
+    def _repeat(self, key: str, name: str, told: str) -> Any:
+        if self._effects[key][:2] != (name, told):
+            raise ActionMismatch(
+                f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
+                "changed; give each planned action a key of its own."
+            )
+        return copy.deepcopy(self._result(self._effects[key][2]))
 
     def _result(self, recorded: Checkpoint) -> Any:
         if recorded.error is not None:
@@ -192,34 +217,54 @@ class DurableRunner:
             if inspect.iscoroutine(value):
                 value.close()
                 raise StepMisuse(f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function.")
-            to_json(value, workflow=self.run_id, step=step_id)
-        except KeyboardInterrupt:
+            value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
+        except CrashInjected:
             raise
         except BaseException as error:
+            if interrupted(error):
+                raise
             self._journal.fail(step_id, error)
         finally:
             self._inside = ""
         return self._journal.record(step_id, value)
 
-    @contextmanager
-    def _call(self, kind: str, step_id: str, name: str = "", arguments: Any = None) -> Iterator[None]:
-        """One call of the run: refused if misplaced, and what ends the run ends it for good."""
-        if self._dead:
-            raise self._dead
+    def _allow(self, kind: str, step_id: str) -> None:
+        """The call may be made here. Raises what ended the run, StepMisuse, BadName."""
+        if self.ended_by:
+            raise self.ended_by
+        if threading.get_ident() != self._thread:
+            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it in the function's own.")
         if self._inside:
             raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after.")
-        if threading.get_ident() != self._thread:
-            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; a run has one line of calls.")
+        check_name("step id", step_id)
+        if kind != "side_effect" and step_id.startswith(_EFFECT):
+            raise BadName(f"step id {step_id!r} begins with {_EFFECT!r}, which marks actions; choose another id.")
+
+    @contextmanager
+    def _call(self, kind: str, step_id: str) -> Iterator[None]:
+        """One call of the run: refused if misplaced, and what ends the run ends it for good."""
+        self._allow(kind, step_id)
         try:
-            check_name("step id", step_id)
             if step_id in self._asked:
-                raise DuplicateStep(self.run_id, len(self._asked) + 1, f"{self._asked[step_id][0]} {step_id!r}")
-            self._asked[step_id] = (kind, name, arguments)
+                raise DuplicateStep(self.run_id, len(self._asked) + 1, f"{self._asked[step_id]} {step_id!r}")
+            self._asked[step_id] = kind
             yield
         except BaseException as error:
             if isinstance(error, DeterminismError | DatabaseAway) or not isinstance(error, Exception):
-                self._dead = error
+                self.ended_by = error
             raise
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether somebody pressed Ctrl-C: only Python's own handler says so, in the main thread.
+
+    A KeyboardInterrupt that code raises anywhere else is a failure like any other.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 class _MemoryJournal:
@@ -255,4 +300,4 @@ class _MemoryJournal:
 
 
 def _memo_key(kind: str, step_id: str) -> str:
-    return f"__effect__{step_id}" if kind == "side_effect" else step_id
+    return f"{_EFFECT}{step_id}" if kind == "side_effect" else step_id

@@ -87,12 +87,14 @@ steps = Table(
     Column("state", Text, nullable=False),
     Column("value", JSON),
     Column("error", JSON),
+    Column("waited_for", Text),
     Column("fence_token", BigInteger, nullable=False),
     Column("worker", Text, nullable=False),
     _moment("created_at", default=True),
     PrimaryKeyConstraint("workflow_id", "step_id", name="steps_pkey"),
     CheckConstraint("kind IN ('step', 'side_effect', 'wait')", name="kind_is_known"),
     CheckConstraint("(value IS NULL) <> (error IS NULL)", name="value_or_failure"),
+    CheckConstraint("(kind = 'wait') = (waited_for IS NOT NULL)", name="wait_names_its_event"),
     CheckConstraint("position > 0 AND fence_token > 0", name="counts_from_one"),
 )
 

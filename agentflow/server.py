@@ -35,6 +35,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from .errors import ServerError
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -58,10 +60,6 @@ SETTINGS = {
     "log_timezone": "UTC",
 }
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
-
-
-class ServerError(Exception):
-    """The embedded PostgreSQL did not do what was asked."""
 
 
 def find_binaries() -> Path:

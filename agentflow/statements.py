@@ -9,7 +9,6 @@ for others. No bind is named like a column (prefix `p_`). What does not live her
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
@@ -65,7 +64,7 @@ def _write(
 ) -> str:
     """The text of a write of one workflow's row, in the shape that the module's docstring describes."""
     more = "".join(f", {column}" for column in columns.split())
-    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'jsonb'}" for column in columns.split())
+    none = "".join(f", NULL::{'boolean' if column == 'arrived' else 'json'}" for column in columns.split())
     changes = _indent(sets + "\nentries = entries + 1,\nupdated_at = clock_timestamp()")[4:].lstrip()
     return f"""\
 WITH w AS (
@@ -100,23 +99,25 @@ FROM refused, entry"""
 
 
 RETURNS = {
-    "wait": ",\n              status = 'ready' AS arrived, events -> %(p_subject)s AS payload",
+    "wait": ",\n              status = 'ready' AS arrived, (events ->> %(p_subject)s)::json AS payload",
     "deliver": ", true AS same, pg_notify('agentflow', id) IS NULL AS told",
     "requeue": ", pg_notify('agentflow', id) IS NULL AS told",
     "release": ", pg_notify('agentflow', id) IS NULL AS told",
 }
-REFUSES = {"deliver": ", events -> %(p_subject)s = %(p_payload)s::jsonb AS same"}
+REFUSES = {"deliver": ", (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same"}
 
 _NO_LEASE = "lease_owner = NULL,\nlease_expires_at = NULL,"
 
 _STEP = """\
 step AS (
-    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, fence_token, worker)
-    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, fence_token, lease_owner
+    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, waited_for, fence_token,
+           worker)
+    SELECT id, %(p_subject)s, checkpoints, '{kind}', %(p_state)s, {value}, {error}, {waited_for}, fence_token,
+           lease_owner
     FROM w{when}
 ),
 """
-_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "when": ""}
+_RECORDED = {"value": "%(p_value)s::json", "error": "%(p_error)s::json", "waited_for": "NULL", "when": ""}
 
 _PROGRESS = "checkpoints = checkpoints + 1,\nstate = %(p_state)s,\nattempts = 0,\ncrashes = 0,\nerror = NULL,"
 
@@ -206,21 +207,22 @@ WITH w AS (
       AND lease_owner = %(p_worker)s
       AND fence_token = %(p_token)s
 )
-SELECT checkpoints, position, step_id AS subject, kind, value, error, NULL AS action, NULL::json AS arguments,
+SELECT checkpoints, position, step_id AS subject, kind, value, error, waited_for, NULL AS action, NULL::json AS arguments,
        NULL AS idempotency_key
 FROM w
 LEFT JOIN agentflow.steps ON workflow_id = id
 UNION ALL
-SELECT checkpoints, NULL, key, 'intent', NULL, NULL, action, arguments, idempotency_key
+SELECT checkpoints, NULL, key, 'intent', NULL, NULL, NULL, action, arguments, idempotency_key
 FROM w
 JOIN agentflow.action_intents ON workflow_id = id
 ORDER BY position"""
 
+# A bind takes the type of its first cast: with jsonb first, the json beside it would lose -0.0, 1e22 and the order of keys.
 _PLANNED = """\
 planned AS (
     INSERT INTO agentflow.action_intents AS i
            (workflow_id, key, idempotency_key, action, arguments, fence_token, worker)
-    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::json, fence_token, lease_owner
+    SELECT id, %(p_subject)s, %(p_key)s, %(p_action)s, %(p_arguments)s::text::json, fence_token, lease_owner
     FROM w
     ON CONFLICT (idempotency_key) DO UPDATE SET key = i.key
 ),
@@ -231,7 +233,7 @@ _UNPLANNED = """
           SELECT FROM agentflow.action_intents
           WHERE idempotency_key = %(p_key)s
             AND (workflow_id <> %(p_workflow)s OR action <> %(p_action)s
-                 OR arguments::jsonb <> %(p_arguments)s::jsonb))"""
+                 OR arguments::jsonb <> %(p_arguments)s::text::jsonb))"""
 
 _STILL_PENDING = """
       AND EXISTS (
@@ -350,7 +352,7 @@ FROM effect, attempt""",
             attempts = 0,
             crashes = 0,
             error = NULL,""",
-            parts=_STEP.format(kind="wait", value="payload::json", error="NULL::json", when="\n    WHERE arrived").replace(
+            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", waited_for="%(p_subject)s", when="\n    WHERE arrived").replace(
                 "SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"
             ),
             columns="arrived payload",
@@ -362,7 +364,7 @@ FROM effect, attempt""",
         _write(
             "deliver",
             "'event_delivered'",
-            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::jsonb),
+            """events = events || jsonb_build_object(%(p_subject)s::text, %(p_payload)s::text),
             next_run_at = CASE WHEN waiting_for = %(p_subject)s THEN clock_timestamp() ELSE next_run_at END,
             status = CASE WHEN waiting_for = %(p_subject)s THEN 'ready' ELSE status END,
             waiting_for = CASE WHEN waiting_for = %(p_subject)s THEN NULL ELSE waiting_for END,""",
@@ -451,162 +453,3 @@ FROM effect, attempt""",
 
 TRANSACTIONS: dict[str, Statement] = {statement.name: statement for statement in _ALL}
 """The engine's transactions by name, in the order of a workflow's life."""
-
-
-def show_sql(name: str, schema: str | None = None) -> str:
-    """The text of a transaction or read, as PostgreSQL gets it; without a schema, the table names stand alone."""
-    statement = TRANSACTIONS.get(name) or READS[name]
-    if schema is not None:
-        return statement.render(schema)
-    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", statement.text)
-
-
-READS: dict[str, Statement] = {}
-"""What people and programs read; these change nothing and pass no boundary."""
-
-
-def _read(name: str, why: str, text: str) -> None:
-    READS[name] = Statement(name, why, text)
-
-
-_read("runnable", "Is there work that a claim may have skipped because its row was locked?", """\
-SELECT EXISTS (
-    SELECT FROM agentflow.workflows
-    WHERE status = 'ready'
-      AND next_run_at <= (SELECT clock_timestamp())
-      AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
-      AND name = ANY(%(p_names)s)) AS runnable""")
-
-_read("inspect", "One workflow with its checkpoints and intents, from one snapshot.", """\
-SELECT w.*,
-       coalesce((SELECT json_agg(s ORDER BY s.position) FROM agentflow.steps AS s WHERE s.workflow_id = w.id), '[]') AS steps,
-       coalesce((SELECT json_agg(i ORDER BY i.created_at) FROM agentflow.action_intents AS i WHERE i.workflow_id = w.id), '[]')
-           AS actions
-FROM agentflow.workflows AS w
-WHERE id = %(p_workflow)s""")
-
-_read("list", "A page of workflows, the newest first; the prefix is matched literally.", """\
-SELECT id, name, status, state, lease_owner, fence_token, checkpoints, attempts, crashes, waiting_for, created_at, updated_at,
-       completed_at, finished_at
-FROM agentflow.workflows
-WHERE (%(p_status)s::text IS NULL OR status = %(p_status)s)
-  AND starts_with(id, %(p_prefix)s)
-ORDER BY created_at DESC, id
-LIMIT %(p_limit)s OFFSET %(p_offset)s""")
-
-_read("look_up", "What the world remembers under a key, asked without acting.", """\
-SELECT result, attempts
-FROM agentflow_world.tool_ledger
-WHERE idempotency_key = %(p_key)s AND remembered""")
-
-_read("history", "One workflow's history: the engine's entries in their own order, each of the world's after those before it.", """\
-SELECT * FROM (
-    SELECT workflow_id, n, at, event, transaction, subject, worker, fence_token, detail
-    FROM agentflow.history
-    WHERE workflow_id = %(p_workflow)s
-    UNION ALL
-    SELECT a.workflow_id,
-           (SELECT coalesce(max(h.n), 0) FROM agentflow.history AS h
-            WHERE h.workflow_id = a.workflow_id AND h.at <= a.came_at),
-           came_at, CASE outcome WHEN 'refused' THEN 'tool_refused' ELSE 'tool_attempt_committed' END, 'tool', action,
-           NULL, NULL,
-           json_build_object('idempotency_key', idempotency_key, 'effect_id', effect_id, 'attempts', attempt,
-                             'outcome', outcome)
-    FROM agentflow_world.tool_attempts AS a
-    WHERE a.workflow_id = %(p_workflow)s
-) AS entries
-ORDER BY n, transaction = 'tool', at""")
-
-
-LABORATORY: dict[str, Statement] = {}
-"""What the laboratory and the simulated world write beside the engine's transactions."""
-
-
-def _laboratory(name: str, why: str, text: str) -> None:
-    LABORATORY[name] = Statement(name, why, text)
-
-
-_laboratory("fault", "An injected fault is an entry of the history like any other, numbered by the row.", """\
-WITH w AS (
-    UPDATE agentflow.workflows
-    SET entries = entries + 1
-    WHERE id = %(p_workflow)s
-    RETURNING id, entries
-),
-entry AS (
-    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
-    SELECT id, entries, %(p_event)s, 'fault', %(p_subject)s, %(p_worker)s, %(p_token)s, %(p_detail)s::json
-    FROM w
-    RETURNING n, event
-)
-SELECT 'committed' AS outcome, entry.n, entry.event, w.id
-FROM w, entry""")
-
-_laboratory("refuse", "The tool refuses: the world remembers the attempt, and no effect.", """\
-INSERT INTO agentflow_world.tool_attempts (idempotency_key, workflow_id, action, outcome)
-VALUES (%(p_key)s, %(p_workflow)s, %(p_action)s, 'refused')
-RETURNING 'committed' AS outcome, attempt_id""")
-
-_laboratory("forget", "The tool forgets keys: what was done stays done, and the key protects it no longer.", """\
-UPDATE agentflow_world.tool_ledger
-SET remembered = false
-WHERE remembered
-  AND (%(p_key)s::text IS NULL OR idempotency_key = %(p_key)s)
-RETURNING 'committed' AS outcome, effect_id, idempotency_key""")
-
-_laboratory("reset", "A laboratory's rows are gone, all at once; another schema's are not touched.", """\
-WITH a AS (DELETE FROM agentflow.history RETURNING 1),
-b AS (DELETE FROM agentflow.steps RETURNING 1),
-c AS (DELETE FROM agentflow.action_intents RETURNING 1),
-d AS (DELETE FROM agentflow_world.tool_attempts RETURNING 1),
-e AS (DELETE FROM agentflow_world.tool_ledger RETURNING 1),
-w AS (DELETE FROM agentflow.workflows RETURNING 1)
-SELECT 'committed' AS outcome, (SELECT count(*) FROM w) AS workflows, (SELECT count(*) FROM e) AS effects""")
-
-_read("purpose", "Whose rows are these? A laboratory's schema says so in its comment.", """\
-SELECT obj_description(to_regnamespace('agentflow'), 'pg_namespace') AS purpose""")
-
-_read("metrics", "The reliability figures, from the rows alone.", """\
-WITH recovered AS (
-    SELECT extract(epoch FROM completed_at - recovery_started_at) * 1000 AS ms
-    FROM agentflow.workflows
-    WHERE recovery_started_at IS NOT NULL AND completed_at IS NOT NULL
-),
-planned AS (
-    SELECT workflow_id, action, count(*) AS actions
-    FROM agentflow.action_intents
-    GROUP BY workflow_id, action
-),
-done AS (
-    SELECT workflow_id, action, count(*) AS effects, sum(attempts) AS attempts
-    FROM agentflow_world.tool_ledger
-    GROUP BY workflow_id, action
-)
-SELECT (SELECT count(*) FROM agentflow.workflows) AS workflows_total,
-       (SELECT count(*) FROM agentflow.workflows WHERE status = 'completed') AS workflows_completed,
-       (SELECT coalesce(sum(attempts), 0)::bigint FROM done) AS tool_execution_attempts,
-       (SELECT coalesce(sum(effects), 0)::bigint FROM done) AS business_effects,
-       (SELECT coalesce(sum(greatest(0, effects - greatest(1, coalesce(actions, 1)))), 0)::bigint
-        FROM done LEFT JOIN planned USING (workflow_id, action)) AS duplicate_business_effects,
-       (SELECT round(avg(ms)::numeric, 3)::float8 FROM recovered) AS recovery_latency_ms""")
-
-_read("recoveries", "Every take-over: when the worker was lost (if known), noticed, claimed, replayed, and finished.", """\
-SELECT c.workflow_id, c.n, c.worker, c.fence_token, c.detail ->> 'held_by' AS held_by, c.at AS claimed_at,
-       (c.detail ->> 'asked_at')::timestamptz AS asked_at,
-       crash.at AS crashed_at,
-       (first.detail ->> 'replay_ms')::float8 AS replay_ms,
-       (first.detail ->> 'replayed')::int AS replayed,
-       w.completed_at
-FROM agentflow.history AS c
-JOIN agentflow.workflows AS w ON w.id = c.workflow_id
-LEFT JOIN LATERAL (
-    SELECT at FROM agentflow.history AS h
-    WHERE h.workflow_id = c.workflow_id AND h.n < c.n AND h.event IN ('crash_injected', 'worker_killed')
-      AND h.fence_token = c.fence_token - 1
-    ORDER BY n DESC LIMIT 1) AS crash ON true
-LEFT JOIN LATERAL (
-    SELECT detail FROM agentflow.history AS h
-    WHERE h.workflow_id = c.workflow_id AND h.n > c.n AND h.fence_token = c.fence_token AND h.detail IS NOT NULL
-    ORDER BY n LIMIT 1) AS first ON true
-WHERE c.transaction = 'claim' AND (c.detail ->> 'recovered')::bool
-ORDER BY c.at""")

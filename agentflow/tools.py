@@ -43,7 +43,7 @@ class SimulatedTool:
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
             self._run("refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action})
-            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened.")
+            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue.")
         if fault == "lose_request":
             raise TimeoutError(f"{call.action}: no answer (the request was lost).")
         if fault == "forget":
@@ -60,10 +60,10 @@ class SimulatedTool:
             raise TimeoutError(f"{call.action}: no answer (the reply was lost).")
         return row["result"]
 
-    def look_up(self, idempotency_key: str | None) -> Any:
-        """The result remembered under the key, or None; asked without acting."""
+    def look_up(self, idempotency_key: str | None) -> tuple[bool, Any]:
+        """Whether the key is remembered, and the result (which may be None); asked without acting."""
         rows = self.database.read("look_up", {"p_key": idempotency_key})
-        return rows[0]["result"] if rows else None
+        return bool(rows), rows[0]["result"] if rows else None
 
     def forget_keys(self, idempotency_key: str | None = None) -> int:
         """The provider no longer knows this key (or any key); how many it forgot. What was done stays done."""
@@ -71,13 +71,12 @@ class SimulatedTool:
 
     def _params(self, call: ToolCall) -> dict[str, Any]:
         answer = self.answers.get(call.action, {"done": call.action})
-        where = {"workflow": call.workflow_id, "step": call.action}
         return {
             "p_key": call.idempotency_key,
             "p_workflow": call.workflow_id,
             "p_action": call.action,
-            "p_arguments": to_json(call.arguments, **where),
-            "p_result": to_json(answer, **where),
+            "p_arguments": to_json(call.arguments, workflow=call.workflow_id, step=call.action),
+            "p_result": to_json(answer, workflow=call.workflow_id, step=call.action),
         }
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -115,11 +114,13 @@ class StandInModel:
 
     def classify(self, request: str) -> dict[str, str]:
         """The request's category and priority."""
-        return self._answer("classify", request, mock_llm_classify(request))
+        answer: dict[str, str] = self._answer("classify", request, mock_llm_classify(request))
+        return answer
 
     def plan(self, classification: Mapping[str, str]) -> dict[str, list[str]]:
         """The steps to take."""
-        return self._answer("plan", str(classification), mock_llm_plan(classification))
+        answer: dict[str, list[str]] = self._answer("plan", str(classification), mock_llm_plan(classification))
+        return answer
 
     def ask(self, name: str, prompt: str, answer: Any) -> Any:
         """The given answer to a prompt; a text gets a number behind `#` when the model varies."""

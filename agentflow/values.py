@@ -1,8 +1,8 @@
 """The gate that every value passes before it is written.
 
 A value either comes back from PostgreSQL exactly as it went in, or is refused by name before anything is written. Values are
-stored as `json` (PostgreSQL keeps the text, so key order, -0.0 and 1e22 survive); event payloads live in a JSONB column,
-which would change a few more, so these are refused there too. Source: shared facts on JSON values in docs/decisions.md.
+stored as `json`, of which PostgreSQL keeps the text, so key order, -0.0 and 1e22 survive. The column of events is JSONB, which
+would change these three, so it holds each payload as its JSON text. Source: shared facts on JSON values in docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ MAX_EVENT_NAME = 10_000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode  # dumps() makes one each time
 
 
-def to_json(value: Any, *, workflow: str, step: str, jsonb: bool = False) -> str:
+def to_json(value: Any, *, workflow: str, step: str) -> str:
     """The JSON text of a value that survives the database exactly.
 
-    `jsonb=True` also refuses what a JSONB column changes silently: -0.0 and floats from 1e16 on.
     Raises UnfaithfulValue with the path inside the value (`$.loss[0]`).
     """
     try:
-        _check(value, "$", 0, jsonb)
+        _check(value, "$", 0)
         text = _encode(value)
     except _Refused as refused:
         raise UnfaithfulValue(workflow, step, refused.path, refused.reason) from None
@@ -37,28 +36,34 @@ def to_json(value: Any, *, workflow: str, step: str, jsonb: bool = False) -> str
     return text
 
 
+def fingerprint(value: Any, *, workflow: str, step: str) -> str:
+    """One text for all values that are equal in type and content; the order of keys does not count. Raises UnfaithfulValue."""
+    to_json(value, workflow=workflow, step=step)
+    return json.dumps(value, sort_keys=True)
+
+
 class _Refused(Exception):
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
 
 
-def _check(value: Any, path: str, depth: int, jsonb: bool) -> None:
+def _check(value: Any, path: str, depth: int) -> None:
     kind = type(value)
     if kind is str:
         _check_text(value, path)
     elif kind is dict:
         _check_depth(path, depth)
         for key, item in value.items():
-            if type(key) is not str:
-                raise _Refused(path, f"the key {key!r:.80} is {type(key).__name__}, and JSON keys are text")
+            if type(key) is not str:  # its own repr() may raise, so only its type is told
+                raise _Refused(path, f"a key is {type(key).__name__}, and JSON keys are text")
             _check_text(key, f"{path}.{key!r:.80}")
-            _check(item, f"{path}.{key}", depth + 1, jsonb)
+            _check(item, f"{path}.{key:.80}", depth + 1)
     elif kind is list:
         _check_depth(path, depth)
         for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth + 1, jsonb)
+            _check(item, f"{path}[{index}]", depth + 1)
     elif kind is float:
-        _check_float(value, path, jsonb)
+        _check_float(value, path)
     elif kind is int:
         if value.bit_length() > MAX_INT_BITS:
             raise _Refused(path, f"an integer of {value.bit_length():,} bits is too large to be read back")
@@ -82,23 +87,23 @@ def _check_text(text: str, path: str) -> None:
             raise _Refused(path, "the text holds a lone surrogate, which is no character") from None
 
 
-def _check_float(value: float, path: str, jsonb: bool) -> None:
+def _check_float(value: float, path: str) -> None:
     if value != value or value in (float("inf"), float("-inf")):
         raise _Refused(path, f"{value} is no JSON number")
-    if jsonb and (abs(value) >= 1e16 or str(value) == "-0.0"):
-        raise _Refused(path, f"{value!r} would be changed by JSONB; send it as text")
 
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
     """The name itself, if it is text that can be stored and found again literally. Raises BadName."""
     if type(text) is not str:
-        raise BadName(f"{kind} must be text, not {type(text).__name__}.")
+        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; give a text.")
     if not text or len(text) > limit:
-        raise BadName(f"{kind} must have 1 to {limit:,} characters; this one has {len(text):,}.")
+        raise BadName(
+            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose another."
+        )
     try:
         _check_text(text, "$")
     except _Refused as refused:
-        raise BadName(f"{kind} {text!r:.80}: {refused.reason}.") from None
+        raise BadName(f"{kind} {text!r:.80}: {refused.reason}. Nothing was written; choose another.") from None
     return text
 
 

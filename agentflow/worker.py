@@ -27,7 +27,7 @@ from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisus
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
-from .run import DurableRunner, Workflow
+from .run import DurableRunner, Workflow, interrupted
 
 Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
@@ -50,7 +50,12 @@ def carry(
         if claim.fence_token > 1 or loaded:
             journal.load()
         run = DurableRunner(claim.workflow_id, journal)
-        result = function(run, claim.input)
+        try:
+            result = function(run, claim.input)
+        except BaseException as error:
+            if run.ended_by in (None, error):
+                raise
+            raise run.ended_by from error  # the function had swallowed it
         run.finish()
         journal.complete(result)
         return "completed"
@@ -63,10 +68,10 @@ def carry(
         return "released"
     except (LostLease, DatabaseAway, CrashInjected):
         raise
-    except KeyboardInterrupt:
-        engine.release_lease(claim)
-        raise
     except BaseException as error:
+        if interrupted(error):
+            engine.release_lease(claim)
+            raise
         engine.fail_workflow(journal.claim, describe_failure(error))
         return "failed"
 

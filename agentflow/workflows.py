@@ -41,7 +41,7 @@ def support_agent_with(model: StandInModel) -> Workflow:
 def research_agent_with(model: StandInModel) -> Workflow:
     """The research agent on a model of your own."""
 
-    def research_agent(run: Any, options: Mapping[str, Any] | None = None) -> str:
+    def research_agent(run: Any, options: Mapping[str, Any] | None = None) -> Any:
         """Retrieval, extraction, an e-mail that must not be sent twice, perhaps an approval, drafting, delivery.
 
         Options: `fail_on` makes one step raise as a provider's timeout would, `with_wait` asks an editor first, `nonce`

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from ..database import Database
-from ..errors import SchemaTooNew
+from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaTooNew
 from ..schema import WORLD_SUFFIX
 
 LABORATORY = "agentflow laboratory"
+VERSION_TABLE = "schema_version"
 
 
 def migrate(database: Database, *, laboratory: bool = False) -> None:
     """The schema has today's tables, whoever else migrates it at the same time; again changes nothing.
 
     `laboratory=True` marks it as a laboratory's, whose rows may be reset. Raises SchemaTooNew if a newer AgentFlow
-    migrated it, DatabaseAway if PostgreSQL does not answer.
+    migrated it, NotALaboratory if it holds workflows and was not marked before they came, DatabaseAway if PostgreSQL
+    cannot do it now.
     """
     database.check()
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config = _config()
     engine = create_engine(database.url)
     try:
         with engine.begin() as connection:
@@ -32,14 +37,54 @@ def migrate(database: Database, *, laboratory: bool = False) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentflow.migrate'))"))
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"'))
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}{WORLD_SUFFIX}"'))
-            if laboratory:
-                connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{LABORATORY}'"))
             config.attributes.update(connection=connection, schema=database.schema)
             command.upgrade(config, "head")
+            if laboratory:
+                _mark(connection, database)
     except CommandError as error:
         raise SchemaTooNew(
             f"schema {database.schema!r} at {database.where} was migrated by a newer AgentFlow ({error}). Nothing was "
             "changed; install that version, or use another schema."
         ) from error
+    except DBAPIError as error:
+        said = str(error.orig).strip().partition("\n")[0]
+        kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
+        raise kind(
+            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; mend "
+            "that and run `agentflow migrate` (its user needs the right to create schemas)."
+        ) from error
     finally:
         engine.dispose()
+
+
+def standing(database: Database) -> Literal["missing", "old", "current", "newer"]:
+    """How the schema compares with today's tables; nothing is changed. Raises DatabaseAway."""
+    database.check()
+    options = {"version_table": VERSION_TABLE, "version_table_schema": database.schema}
+    with database.alchemy.connect() as connection:
+        found = MigrationContext.configure(connection, opts=options).get_current_revision()
+    known = ScriptDirectory.from_config(_config())
+    if found is None:
+        return "missing"
+    if found == known.get_current_head():
+        return "current"
+    return "old" if found in {script.revision for script in known.walk_revisions()} else "newer"
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config
+
+
+def _mark(connection: Connection, database: Database) -> None:
+    """The schema says that it is a laboratory's. Workflows in an unmarked one are not ours to reset later."""
+    purpose = text("SELECT obj_description(to_regnamespace(:name), 'pg_namespace')")
+    if connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar() == LABORATORY:
+        return
+    if connection.execute(text(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)')).scalar():
+        raise NotALaboratory(
+            f"schema {database.schema!r} at {database.where} holds workflows and was not made as a laboratory's. "
+            "Nothing was changed; choose another name with --schema, such as lab."
+        )
+    connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{LABORATORY}'"))

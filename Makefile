@@ -1,0 +1,79 @@
+# Every command of the house. `make help` prints the sentences behind the names.
+# Paths are relative, so that a checkout may lie in any folder; nothing here needs more than make 3.81.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+STAMP := .venv/agentflow-setup
+UV := uv==0.13.9
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/nbval-sanitize.cfg
+NOTEBOOKS := $(wildcard notebooks)
+
+# A .venv whose Python is gone, or which was made in another folder, is made anew.
+HEALTH := $(shell $(PY) -c 'import sys; print(open("$(STAMP)").read() == sys.prefix)' 2>/dev/null)
+ifneq ($(HEALTH),True)
+$(STAMP): remake
+endif
+
+.PHONY: help setup lab test test-notebooks test-long lint bench lock clean remake browser
+.DELETE_ON_ERROR:
+
+help: ## prints this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1@\2/p' Makefile | awk -F@ '{printf "%-20s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## installs everything into .venv from requirements.lock; does nothing when that is done already
+
+lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the first notebook
+	.venv/bin/agentflow lab
+
+test: browser ## runs every test in under ten minutes: unit, integration, browser and notebooks
+	$(PYTEST) -m "not long" $(NBVAL) tests $(NOTEBOOKS)
+
+test-notebooks: $(STAMP) ## runs the notebooks and compares what they print with what is committed
+	$(PYTEST) $(NBVAL) notebooks
+
+test-long: browser ## runs the tests that take longer than `make test` has
+	$(PYTEST) -m long --timeout 3600 tests
+
+lint: $(STAMP) ## checks style, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy agentflow
+
+bench: $(STAMP) ## measures the engine and writes docs/benchmarks.md
+	$(PY) -m tests.bench.run
+
+# Universal: one lock for Linux, macOS and Windows, Python 3.11 to 3.14. The loop proves that nothing has to be compiled.
+lock: ## remakes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=--upgrade takes newer versions
+	"$(PYTHON)" -m venv build/lock
+	build/lock/bin/python -m pip install --quiet "$(UV)"
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --all-extras \
+		--generate-hashes --no-header --annotation-style line $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml >build/lock/log
+	@for system in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-msvc; do \
+		for version in 3.11 3.12 3.13 3.14; do \
+			build/lock/bin/uv pip compile --quiet --no-deps --only-binary :all: --python-platform $$system \
+				--python-version $$version --output-file build/lock/check requirements.lock >build/lock/log || exit 1; \
+		done; \
+	done
+	@echo "requirements.lock: every package has a wheel for Linux, macOS and Windows and Python 3.11 to 3.14."
+
+clean: ## removes .venv and what tests and builds leave behind; the laboratory's data stays
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find agentflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+browser: $(STAMP)
+	@$(PY) -m tests.chromium
+
+remake: ;
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) was not found: AgentFlow needs Python 3.11 or newer."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.version_info >= (3, 11) or sys.exit("AgentFlow needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install a newer one, then name it: make setup PYTHON=python3.13" % sys.version_info[:2])'
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make a local environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@if [ "$(HEALTH)" != True ]; then rm -rf .venv && "$(PYTHON)" -m venv .venv; fi
+	@echo "Installing into .venv: one or two minutes the first time."
+	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@$(PY) -c 'import sys; open("$(STAMP)", "w").write(sys.prefix)'
+	@echo "Done. Next: make lab, or make test."

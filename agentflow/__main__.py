@@ -1,0 +1,5 @@
+"""`python -m agentflow` is the command `agentflow`."""
+
+from .cli import main
+
+main()

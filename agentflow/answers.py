@@ -1,0 +1,146 @@
+"""The shapes of what the API takes and gives; they are its documentation at `/docs`. Read `api` for who fills them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .values import MAX_ID
+
+Status = Literal["ready", "waiting", "completed", "failed", "cancelled"]
+
+
+class Problem(BaseModel):
+    """Why a request was refused, in a sentence."""
+
+    detail: str
+
+
+class Health(BaseModel):
+    """The database answered and has today's tables."""
+
+    status: Literal["ok"] = "ok"
+    postgresql: str = Field(description="The server's version")
+    schema_name: str = Field(description="The schema that this API works on")
+    durable: bool = Field(description="Whether what was committed survives a power cut")
+
+
+class NewWorkflow(BaseModel):
+    """What to create."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"request": "I cannot login after a password reset", "id": "ticket-1"}]},
+    )
+    request: str | dict[str, Any] = Field(description="The workflow's input; text for `support_agent`")
+    name: str = Field("support_agent", min_length=1, max_length=MAX_ID, description="Which workflow function runs it")
+    id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_ID,
+        description="An id of your choice: creating it again with the same request changes nothing",
+    )
+
+
+class Summary(BaseModel):
+    """One workflow in a list."""
+
+    id: str
+    name: str
+    status: Status = Field(description="For the engine: can it run, does it wait, has it ended?")
+    state: str = Field(description="For people: the state that the workflow declares for its last checkpoint")
+    lease_owner: str | None = Field(description="The worker that holds it")
+    fence_token: int = Field(description="Rises with each claim; an older one is void")
+    checkpoints: int
+    attempts: int = Field(description="Failed attempts at the next step")
+    crashes: int = Field(description="Workers lost since the last checkpoint")
+    waiting_for: str | None = Field(description="The event that it waits for")
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None
+    finished_at: datetime | None = Field(description="When it ended, in whatever way")
+
+
+class Step(BaseModel):
+    """One checkpoint: the result of a call, or its recorded failure."""
+
+    position: int
+    step_id: str
+    kind: Literal["step", "side_effect", "wait"]
+    state: str
+    value: Any
+    error: dict[str, Any] | None
+    fence_token: int
+    worker: str
+    created_at: datetime
+
+
+class Action(BaseModel):
+    """One planned action and the key under which the tool is called, however often."""
+
+    key: str
+    idempotency_key: str
+    action: str
+    arguments: Any
+    status: Literal["PENDING", "ACKNOWLEDGED", "REFUSED"]
+    tool_result: Any
+    error: dict[str, Any] | None
+    created_at: datetime
+    acknowledged_at: datetime | None
+
+
+class Workflow(Summary):
+    """One workflow with everything that is recorded of it."""
+
+    request: Any
+    classification: Any = Field(description="The recorded result of the step `classify`")
+    plan: Any = Field(description="The recorded result of the step `plan`")
+    result: Any
+    error: dict[str, Any] | None
+    lease_expires_at: datetime | None
+    next_run_at: datetime
+    recovery_started_at: datetime | None
+    events: dict[str, Any] = Field(description="The events that came, with their payloads")
+    steps: list[Step]
+    actions: list[Action]
+
+
+class Entry(BaseModel):
+    """One thing that happened."""
+
+    n: int
+    at: datetime
+    event: str
+    transaction: str
+    subject: str | None
+    worker: str | None
+    fence_token: int | None
+    detail: Any
+
+
+class Delivered(BaseModel):
+    """The workflow has the event; delivering the same again gets this answer again."""
+
+    workflow_id: str
+    event: str
+
+
+class Worked(BaseModel):
+    """Whether this call completed a workflow."""
+
+    worked: bool
+
+
+class Metrics(BaseModel):
+    """The reliability figures, from the tables alone."""
+
+    workflow_completion_rate: float
+    workflows_total: int
+    workflows_completed: int
+    tool_execution_attempts: int
+    business_effects: int
+    duplicate_business_effects: int
+    recovery_latency_ms: float | None = Field(description="Mean, from take-over to completion")
+    semantics: str

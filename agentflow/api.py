@@ -1,0 +1,262 @@
+"""The engine over HTTP: a thin door, documented at `/docs` without a foreign host.
+
+What lives here: which path calls which method, and the status of each error. What does not: who may come in and how
+large a body is (`gate`), what the answers look like (`answers`), and everything about workflows (`front`, `engine`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Body, Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import AfterValidator
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.routing import Match
+
+from . import errors
+from .answers import Delivered, Entry, Health, Metrics, NewWorkflow, Problem, Status, Summary, Worked, Workflow
+from .front import Engine, find_database, is_embedded
+from .gate import LOOPBACK, Gate, spelled
+from .log import log_event
+from .migrations import migrate
+from .values import MAX_EVENT_NAME, MAX_ID, check_name
+
+PATIENCE = 2.0  # seconds that a request waits for a database that is away
+MAX_PAGE = 500
+STATUS_OF = {
+    errors.UnknownWorkflow: 404,
+    errors.IdTaken: 409,
+    errors.AlreadyFinished: 409,
+    errors.EventRefused: 409,
+    errors.BadName: 422,
+    errors.UnfaithfulValue: 422,
+    errors.DatabaseAway: 503,
+    errors.SchemaMissing: 503,
+}
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    said = {
+        403: "Asked under a foreign name or from a foreign page",
+        404: "There is no such workflow",
+        409: "Another request came first; the sentence says which",
+        413: "The body is too large",
+        415: "The body is not JSON",
+        422: "Something in the request cannot be used; the sentence says what",
+        503: "The database is away or not migrated",
+    }
+    return {status: {"model": Problem, "description": said[status]} for status in (403, 503, *statuses)}
+
+
+_WRITING = (413, 415, 422)
+Id = Annotated[str, Path(min_length=1, description="The workflow's id; / as %2F"), AfterValidator(spelled)]
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+Asked = Annotated[Engine, Depends(_engine)]
+
+
+def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
+    """The API on this engine, or on one that find_database() finds when the application starts.
+
+    `hosts` are the names under which it may be asked, None for any.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if engine is None:
+            app.state.engine = _engine_of_environment()
+        yield
+        if engine is None:
+            app.state.engine.close()
+
+    app = FastAPI(
+        title="AgentFlow",
+        summary="Durable workflows on PostgreSQL",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.engine = engine
+    app.add_middleware(Gate, hosts=hosts)
+    _explain_errors(app)
+    _add_documentation(app)
+    _add_workflows(app)
+    _add_operations(app)
+    return app
+
+
+def serve(listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
+    """Requests that come to the socket are answered until SIGTERM or SIGINT."""
+    config = uvicorn.Config(
+        create_app(hosts=hosts),
+        log_level="warning",
+        lifespan="on",
+        h11_max_incomplete_event_size=256 * 1024,
+        timeout_graceful_shutdown=5,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _engine_of_environment() -> Engine:
+    """An engine with little patience; its database need not answer yet."""
+    database = find_database(patience=PATIENCE)
+    try:
+        migrate(database, laboratory=is_embedded())
+    except errors.DatabaseAway as away:
+        log_event("database_away", error=str(away))
+    return Engine(database)
+
+
+def _explain_errors(app: FastAPI) -> None:
+    """Every error is answered with a status and a sentence, never with a traceback."""
+
+    def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"detail": errors.printable(detail)}, status, headers)
+
+    @app.exception_handler(errors.AgentFlowError)
+    def known(_: Request, error: errors.AgentFlowError) -> JSONResponse:
+        return problem(next((status for kind, status in STATUS_OF.items() if isinstance(error, kind)), 500), str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def unusable(_: Request, error: RequestValidationError) -> JSONResponse:
+        said = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg'][:300]}" for e in error.errors()[:5]]
+        return problem(
+            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is asked."
+        )
+
+    @app.exception_handler(AnyHTTPException)
+    def refused(request: Request, error: AnyHTTPException) -> JSONResponse:
+        if error.status_code == 400:  # the body was no JSON that Python can read: bad UTF-8, too deep, too many digits
+            return problem(422, "The body cannot be read as JSON. Nothing was changed.")
+        if error.status_code == 404 and error.detail == "Not Found":
+            return problem(404, f"There is nothing at {request.url.path:.200}; /docs shows what there is.")
+        if error.status_code == 405:
+            detail = f"{request.method} is not possible at {request.url.path:.200}; /docs shows what is."
+            return problem(405, detail, {"Allow": ", ".join(_methods(app, request))})
+        return problem(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Exception)
+    def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return problem(
+            500, f"AgentFlow failed ({type(error).__name__}); its log has the rest. Look before you try again."
+        )
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What is possible at this path, whichever route does it."""
+    here = (route for route in app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in here for method in getattr(route, "methods", None) or ()})
+
+
+def _add_documentation(app: FastAPI) -> None:
+    """`/docs` is Swagger UI from files that are installed here; the browser asks nobody else."""
+    app.mount("/docs/files", StaticFiles(directory=str(files("fastapi_offline") / "static")), name="documentation")
+
+    @app.get("/docs", include_in_schema=False)
+    def documentation() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url=str(app.openapi_url),
+            title="AgentFlow API",
+            swagger_js_url="/docs/files/swagger-ui-bundle.js",
+            swagger_css_url="/docs/files/swagger-ui.css",
+            swagger_favicon_url="/docs/files/favicon.png",
+            swagger_ui_parameters={"validatorUrl": None},
+        )
+
+
+def _add_workflows(app: FastAPI) -> None:
+    @app.post("/workflows", status_code=201, responses={200: {"model": Workflow}, **_refusals(409, *_WRITING)})
+    def create_workflow(engine: Asked, new: NewWorkflow, response: Response) -> Workflow:
+        """The workflow exists: 201 if this request made it, 200 if it was there with the same request."""
+        if new.name == "support_agent" and not isinstance(new.request, str):
+            raise HTTPException(422, "support_agent takes a text as its request. Nothing was changed.")
+        row = engine.create_workflow(new.request, name=new.name, workflow_id=new.id)
+        response.status_code = 201 if row["created"] else 200
+        return Workflow.model_validate(row)
+
+    @app.get("/workflows", responses=_refusals(422))
+    def list_workflows(
+        engine: Asked,
+        status: Status | None = None,
+        prefix: Annotated[str, Query(max_length=MAX_ID, description="How the id begins, literally")] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
+    ) -> list[Summary]:
+        """A page of workflows, the newest first."""
+        check_name("prefix", prefix or "-")
+        rows = engine.list_workflows(status=status, prefix=prefix, limit=limit, offset=offset)
+        return [Summary.model_validate(row) for row in rows]
+
+    @app.get("/workflows/{workflow_id}", responses=_refusals(404, 422))
+    def get_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+        """One workflow: state, classification, plan, result, lease, token, steps."""
+        row = engine.get_workflow(workflow_id)
+        if row is None:
+            raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
+        return Workflow.model_validate(row)
+
+    @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))
+    def history(engine: Asked, workflow_id: Id) -> list[Entry]:
+        """Everything that happened to one workflow, in order; the world's entries stand among the engine's."""
+        get_workflow(engine, workflow_id)
+        return [Entry.model_validate(entry) for entry in engine.history(workflow_id)]
+
+    @app.post("/workflows/{workflow_id}/events/{name}", responses=_refusals(404, 409, *_WRITING))
+    def deliver_event(
+        engine: Asked,
+        workflow_id: Id,
+        name: Annotated[str, Path(min_length=1, max_length=3 * MAX_EVENT_NAME), AfterValidator(spelled)],
+        payload: Annotated[Any, Body(description="Any JSON value; no body is null")] = None,
+    ) -> Delivered:
+        """The workflow has the event, and runs on if it waited for it. The first payload of a name stays."""
+        engine.deliver_event(workflow_id, name, payload)
+        return Delivered(workflow_id=workflow_id, event=name)
+
+    @app.post("/workflows/{workflow_id}/cancel", responses=_refusals(404, 409, *_WRITING))
+    def cancel_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+        """The workflow is cancelled, unless it ended before."""
+        engine.cancel_workflow(workflow_id)
+        return get_workflow(engine, workflow_id)
+
+    @app.post("/workflows/{workflow_id}/requeue", responses=_refusals(404, 409, *_WRITING))
+    def requeue_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+        """A failed workflow can run again."""
+        engine.requeue_workflow(workflow_id)
+        return get_workflow(engine, workflow_id)
+
+
+def _add_operations(app: FastAPI) -> None:
+    @app.get("/health", responses=_refusals())
+    def health(engine: Asked) -> Health:
+        """The database was asked, and has the tables."""
+        answer = engine.database.check()
+        engine.runnable([])
+        durable = answer["fsync"] and answer["full_page_writes"] and answer["synchronous_commit"] != "off"
+        return Health(postgresql=answer["version"], schema_name=engine.database.schema, durable=durable)
+
+    @app.post("/workers/{worker_id}/run-once", responses=_refusals(*_WRITING))
+    def run_once(
+        engine: Asked, worker_id: Annotated[str, Path(min_length=1, max_length=3 * MAX_ID), AfterValidator(spelled)]
+    ) -> Worked:
+        """One runnable workflow was carried as far as it goes, by a worker of this name inside the API."""
+        return Worked(worked=engine.run_once(worker_id))
+
+    @app.get("/metrics", responses=_refusals())
+    def metrics(engine: Asked) -> Metrics:
+        """The reliability figures."""
+        return Metrics.model_validate(engine.reliability_metrics())

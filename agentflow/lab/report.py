@@ -1,0 +1,83 @@
+"""What a soak came to: the figures, and each way in which they can be wrong, as a sentence.
+
+What does not live here: where the figures come from (`soak`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    """What a soak came to, read from the rows after every worker was gone. Times in ms unless they say seconds.
+
+    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the parent
+    to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
+    `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
+    """
+
+    schema: str
+    seed: int
+    workers: int
+    workflow_completion_rate: float
+    workflows_total: int
+    workflows_completed: int
+    tool_execution_attempts: int
+    business_effects: int
+    duplicate_business_effects: int
+    recovery_latency_ms: float | None
+    semantics: str
+    lost_workflows: int
+    repeated_calls: int
+    kills_planned: int
+    kills_happened: int
+    kills_in_gap: int
+    random_kills_planned: int
+    random_kills: int
+    kills_in_flight: int
+    processes_killed: int
+    recoveries: int
+    recovery_ms: dict[str, float | None]
+    kills: tuple[tuple[int, str], ...] = field(repr=False)
+    seconds: float = 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """Each thing that is not as promised, as a sentence; none if all is well."""
+        checks = (
+            (self.lost_workflows == 0, f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"),
+            (self.duplicate_business_effects == 0, f"{self.duplicate_business_effects} effects are doubled"),
+            (
+                self.business_effects == self.workflows_completed + self.duplicate_business_effects,
+                f"{self.workflows_completed} workflows are completed and the world has {self.business_effects} effects",
+            ),
+            (
+                self.tool_execution_attempts - self.business_effects == self.repeated_calls,
+                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the {self.repeated_calls} "
+                + "repeated calls in the world's own log",
+            ),
+            (
+                self.kills_happened == self.kills_planned,
+                f"{self.kills_happened} of {self.kills_planned} planned kills happened",
+            ),
+            (
+                self.random_kills == self.random_kills_planned,
+                f"{self.random_kills} of {self.random_kills_planned} random kills happened",
+            ),
+            (
+                self.processes_killed >= self.kills_happened + self.random_kills,
+                f"only {self.processes_killed} processes were seen to end by SIGKILL",
+            ),
+        )
+        return [sentence for good, sentence in checks if not good]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing lost, nothing doubled, and every kill happened."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for a program, `ok` and `problems` included."""
+        return {**asdict(self), "ok": self.ok, "problems": self.problems}

