@@ -1,4 +1,4 @@
-"""The benchmark runs, measures everything it promises, and writes only between its markers. No speed is asserted here."""
+"""The benchmark runs, measures everything it promises, and writes only between its markers. No speed is asserted."""
 
 from __future__ import annotations
 

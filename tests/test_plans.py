@@ -57,7 +57,7 @@ def test_claim_reads_the_partial_index_in_its_order(small: Engine) -> None:
 
 
 def test_state_changes_of_a_workflow_are_hot_updates(engine: Engine) -> None:
-    """Claim, two checkpoints, intent and acknowledge are; complete takes the row out of the partial index, so it is not.
+    """Claim, checkpoints, intent and acknowledge are; complete takes the row out of the partial index, and is not.
 
     A neighbour's old snapshot may keep a page full for a while, so a few of the others may not be either.
     """

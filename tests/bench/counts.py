@@ -25,7 +25,7 @@ class _Counting(Database):
 
 def count_ours(place: Place, schema: str, workflows: int) -> dict[str, float]:
     """Statements and commits for each workflow of our engine."""
-    engine = Engine(_Counting(place.url, schema))
+    engine = Engine(database := _Counting(place.url, schema))
     engine.world.database = world = _Counting(place.url, schema)
     worker = engine.worker("counted")
 
@@ -34,7 +34,7 @@ def count_ours(place: Place, schema: str, workflows: int) -> dict[str, float]:
         worker.run_once()
 
     commits = _commits(place, workflows, one, engine.close)
-    return {"statements": (engine.database.sent + world.sent) / workflows, "commits": commits}  # type: ignore[attr-defined]
+    return {"statements": (database.sent + world.sent) / workflows, "commits": commits}
 
 
 def count_tutorial(place: Place, schema: str, workflows: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""PostgreSQL's own load generator with the engine's own statements: what the server can do when no Python is in the way.
+"""PostgreSQL's own load generator with the engine's own statements: what the server can do with no Python in the way.
 
 The statements' texts are the engine's; only the parameters are written in pgbench's manner. pgbench checks nothing: it
 does not look at what came back, so its figure is a ceiling that no engine in Python reaches.
@@ -28,7 +28,8 @@ _DEFINES = {
     "worker": "pgbench", "names": "{research_agent,support_agent}", "lease": "30 seconds", "budget": "5",
     "name": "{support_agent}", "input": '{"\\"' + REQUEST + '\\""}',
     "classify": "classify", "suffix": ":resolve-account", "plan": "plan", "action": "resolve-account",
-    "classified": "CLASSIFIED", "planned": "PLANNED", "pending": "ACTION_PENDING", "acknowledged": "ACTION_ACKNOWLEDGED",
+    "classified": "CLASSIFIED", "planned": "PLANNED", "pending": "ACTION_PENDING",
+    "acknowledged": "ACTION_ACKNOWLEDGED",
     "category": _CATEGORY, "steps": _PLAN, "arguments": '{"category":"account_access"}', "result": _RESULT,
 }  # fmt: skip
 _CLAIMED = {"workflow": ":c_id", "worker": ":worker", "token": ":c_fence_token", "detail": "NULL", "error": "NULL"}
@@ -53,7 +54,9 @@ def script(database: Database) -> str:
     lines += [f"\\set {name} {value}" for value, name in enumerate(["zero", "one", "two", "three"])]
     for name, told in _SCRIPT:
         binds = _CLAIMED | told
-        text = re.sub(r"%\(p_(\w+)\)s", lambda found, binds=binds: binds[found[1]], database.sql(name)).replace("%%", "%")
+        text = re.sub(r"%\(p_(\w+)\)s", lambda found, binds=binds: binds[found[1]], database.sql(name)).replace(
+            "%%", "%"
+        )
         lines.append(text + (" \\gset c_" if name == "claim" else ";"))
     return "\n".join(lines) + "\n"
 

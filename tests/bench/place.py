@@ -1,4 +1,4 @@
-"""Where the measurements happen: a server of our own in a temporary folder, or DATABASE_URL; schemas that nobody else uses."""
+"""Where the measurements happen: a server of our own in a temporary folder, or DATABASE_URL; schemas of our own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLES = ("workflows", "steps", "action_intents", "history", "tool_ledger", "to
 
 
 class Place:
-    """A durable PostgreSQL and what was made in it; close() leaves nothing behind. Raises RuntimeError if it is not durable."""
+    """A durable PostgreSQL and what was made in it; close() leaves nothing behind. Raises RuntimeError for others."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="agentflow-bench-"))

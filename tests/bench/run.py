@@ -1,13 +1,15 @@
 """`make bench`: every speed that the project promises, as ratios of things that ran side by side in this one run.
 
-Rounds are interleaved (A B C, C B A, ...) and the median of the rounds' ratios counts, because a busy machine is busy for
-both. Writes the table between the markers of docs/benchmarks.md; the prose around it stays. Exit code 1 if a bound is missed.
+Rounds are interleaved (A B C, C B A, ...) and the median of the rounds' ratios counts, because a busy machine is busy
+for both. Writes the table between the markers of docs/benchmarks.md; the prose around it stays. Exit code 1 if a bound
+is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 from collections.abc import Callable
@@ -48,9 +50,9 @@ class Result:
 class Size:
     """How much is measured: rounds, workflows in a round for one worker and for eight, and the crowd's size."""
 
-    rounds: int = 12
-    one: int = 150
-    eight: int = 320
+    rounds: int = 15
+    one: int = 60
+    eight: int = 160
     counted: int = 100
     finished: int = 100_000
     postponed: int = 10_000
@@ -82,7 +84,9 @@ def engines(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
                 contestant.close()
         for other, bounds in (("tutorial", (3.0, 4.0)), ("pgbench", (0.55, 0.4))):
             ratio = statistics.median(a / b for a, b in zip(seconds[other], seconds["ours"], strict=True))
-            name = "the tutorial's read-then-write engine" if other == "tutorial" else "pgbench with the same statements"
+            name = (
+                "the tutorial's read-then-write engine" if other == "tutorial" else "pgbench with the same statements"
+            )
             results.append(Result(f"throughput over {name}, {label}", ratio, "at least", bounds[threads > 1]))
         spent = ", ".join(f"{kind} {statistics.median(cpu[kind]) / count * 1000:.2f}" for kind in ("ours", "tutorial"))
         notes.append(f"CPU of Python for each workflow, {label}, in ms: {spent}.")
@@ -91,7 +95,8 @@ def engines(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
     results.append(Result("statements for each workflow (one commit each)", one["statements"], "at most", 9))
     notes.append(
         f"For each workflow: ours {one['statements']:.1f} statements and {one['commits']:.1f} commits; the tutorial's "
-        f"{two['statements']:.1f} statements, {two['control']:.1f} times BEGIN, COMMIT or ROLLBACK, {two['commits']:.1f} commits."
+        f"{two['statements']:.1f} statements, {two['control']:.1f} times BEGIN, COMMIT or ROLLBACK, "
+        f"{two['commits']:.1f} commits."
     )
     theirs.close()
     ours.close()
@@ -102,7 +107,7 @@ def _rounds(
     place: Place, rounds: int, count: int, ours: Database, theirs: TutorialEngine, pgbench: PgBench,
     engine: Contestant, tutorial: Contestant,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:  # fmt: skip
-    """Seconds, and CPU seconds of Python, for each round and contestant; each begins on empty tables. Round 0 warms up."""
+    """Seconds, and CPU seconds of Python, by contestant and round; each begins on empty tables. Round 0 warms up."""
     filler = Engine(ours)
 
     def play_pgbench() -> tuple[float, float]:
@@ -135,18 +140,23 @@ def measure(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
     crowd = claim_ratio(
         place, finished=size.finished, postponed=size.postponed, runnable=size.runnable, rounds=size.claim_rounds
     )
-    what = f"p95 of a claim with {size.finished:,} finished and {size.postponed:,} postponed beside {size.runnable} runnable"
-    results.append(Result(f"{what}, over the {size.runnable} alone", crowd, "at most", 1.3))
+    others = f"{size.finished:,} finished and {size.postponed:,} postponed"
+    what = f"p95 of a claim with {others} beside {size.runnable} runnable, over the {size.runnable} alone"
+    results.append(Result(what, crowd, "at most", 1.3))
     say("submit to completed")
     waited = latency_ratio(place, count=size.latency, rounds=size.latency_rounds)
-    results.append(Result("submit to completed by a worker waiting in another process, over inline", waited, "at most", 2))
+    results.append(
+        Result("submit to completed by a worker waiting in another process, over inline", waited, "at most", 2)
+    )
     return results, notes
 
 
 def table(results: list[Result], notes: list[str], facts: str, command: str) -> str:
     """The generated part of the document."""
     lines = [f"Measured with `{command}` on: {facts}.", "", "| what | ratio | bound | met |", "|---|--:|--:|---|"]
-    lines += [f"| {r.what} | {r.value:.2f} | {r.relation} {r.bound:g} | {'yes' if r.met else '**no**'} |" for r in results]
+    lines += [
+        f"| {r.what} | {r.value:.2f} | {r.relation} {r.bound:g} | {'yes' if r.met else '**no**'} |" for r in results
+    ]
     return "\n".join([*lines, "", *[f"- {note}" for note in notes]])
 
 
@@ -163,12 +173,17 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 1 if a bound is missed. A quick run is too short to judge, so it is always 0."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Measures the engine and writes docs/benchmarks.md.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: everything once, small, nothing judged")
-    parser.add_argument("--document", type=Path, help="where to write (default: docs/benchmarks.md; nowhere with --quick)")
+    parser.add_argument(
+        "--document", type=Path, help="where to write (default: docs/benchmarks.md; nowhere with --quick)"
+    )
     parser.add_argument("--json", action="store_true", help="print the results for programs")
     told = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server must not outlive this run
     place = Place()
     try:
-        results, notes = measure(place, QUICK if told.quick else Size(), lambda line: print(line, file=sys.stderr, flush=True))
+        results, notes = measure(
+            place, QUICK if told.quick else Size(), lambda line: print(line, file=sys.stderr, flush=True)
+        )
         generated = table(results, notes, place.facts(), COMMAND + (" --quick" if told.quick else ""))
     finally:
         place.close()

@@ -6,8 +6,8 @@ import multiprocessing
 import statistics
 import threading
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agentflow import Database, Engine
 
@@ -27,7 +27,7 @@ _FREE = "UPDATE {s}.workflows SET lease_owner = NULL, lease_expires_at = NULL WH
 
 
 def claim_ratio(place: Place, *, finished: int, postponed: int, runnable: int, rounds: int) -> float:
-    """The p95 of a claim beside so many finished and postponed workflows, over the p95 without them; median of the rounds.
+    """The p95 of a claim beside so many finished and postponed workflows, over the p95 without; median of the rounds.
 
     The finished ones were runnable once, so that the index has seen them come and go.
     """
@@ -96,8 +96,9 @@ def _finish(engine: Engine, workflow_id: str, patience: float = 60.0) -> None:
 
 
 def _median_span(place: Place, engine: Engine) -> float:
-    query = "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM completed_at - created_at)) FROM {s}.workflows"
-    return float(place.sql(query.format(s=engine.database.schema))[0][0])
+    span = "extract(epoch FROM completed_at - created_at)"
+    query = f"SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY {span}) FROM {engine.database.schema}.workflows"
+    return float(place.sql(query)[0][0])
 
 
 @contextmanager
