@@ -48,8 +48,9 @@ class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer; `application_name` is how its connections are called in pg_stat_activity. Raises BadName for a schema name
-    that cannot be used.
+    not answer; `application_name` is how its connections are called in pg_stat_activity. Each connection prepares its
+    statements, keeps settings, and listens, so a pooler between must be in session mode; one in transaction mode is found
+    out and named. Raises BadName for a schema name that cannot be used.
     """
 
     def __init__(
@@ -93,6 +94,10 @@ class Database:
                     hook(replace(boundary, edge="after", outcome=outcome))  # type: ignore[arg-type]
                 if time.monotonic() + pause >= deadline or self.give_up.is_set():
                     raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
+            except AgentFlowError:
+                if hook:
+                    hook(replace(boundary, edge="after", outcome="refused"))
+                raise
             else:
                 _log(rows, boundary)
                 if hook:
@@ -112,8 +117,11 @@ class Database:
         return self._run(name, self._texts[name], params)
 
     def check(self) -> Row:
-        """What answers: server version, database, whether commits are durable. One attempt; raises DatabaseAway."""
-        return self._run("check", _CHECK, None)[0]
+        """What answers: server version, database, whether commits are durable. Raises DatabaseAway at once, without patience."""
+        try:
+            return self._run("check", _CHECK, None)[0]
+        except OutcomeUnknown:  # a connection had died while idle, which says nothing about the server
+            return self._run("check", _CHECK, None)[0]
 
     def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         cursor = self._take()
@@ -121,7 +129,7 @@ class Database:
             rows = cursor.execute(text, params, prepare=True).fetchall()
         except BaseException as error:
             lost = _named(error, cursor.connection, name, self) if isinstance(error, psycopg.Error) else None
-            self._give_back(cursor)
+            self._give_back(cursor, error)
             if lost is None:
                 raise
             raise lost from error
@@ -135,14 +143,13 @@ class Database:
         except IndexError:
             return self._connect().cursor(row_factory=dict_row)
 
-    def _give_back(self, cursor: psycopg.Cursor[Row]) -> None:
+    def _give_back(self, cursor: psycopg.Cursor[Row], error: BaseException) -> None:
         """The connection after an error is kept if it is whole; its neighbours are as old as it is, and go with it."""
-        connection = cursor.connection
-        if not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            self._idle.append(cursor)
-        else:
-            connection.close()
+        if _is_spent(cursor.connection, error):
+            cursor.connection.close()
             self.close()
+        else:
+            self._idle.append(cursor)
 
     def _connect(self) -> psycopg.Connection[Any]:
         target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -205,6 +212,14 @@ def _address(url: str) -> URL:
     return address
 
 
+def _is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
+    """Whether another connection may do better: this one is lost, in the middle of something, or read-only (a session
+    keeps the default that it began with, and an old primary its address)."""
+    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return True
+    return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+
 def _drop_in_children(database: Database) -> None:
     """A forked child opens its own connections instead of sharing its parent's."""
     if hasattr(os, "register_at_fork"):
@@ -258,6 +273,11 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         )
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+    if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
+        return AgentFlowError(
+            f"{name}: {database.where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
+            "between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
+        )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,17 @@ from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
 DEFAULT_ACTION = "resolve-account"
+_ADVANCING = {"checkpoint", "acknowledge", "wait"}
 _RELEASING = {"complete", "fail", "release", "postpone", "wait"}
+
+# A statement that is refused by the row as it was when it began may wait, to record that, for the very change that makes
+# it possible (a requeue behind the fail). The refusal shows the row as it is now; if it would do, the statement is asked again.
+NOW_POSSIBLE: Mapping[str, Callable[[Row], bool]] = {
+    "deliver": lambda row: row["status"] in ("ready", "waiting") and row["same"] is None,
+    "cancel": lambda row: row["status"] in ("ready", "waiting"),
+    "requeue": lambda row: row["status"] == "failed",
+    "expire": lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
+}
 
 
 class Transactions:
@@ -93,6 +103,8 @@ class Transactions:
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
+        if len(rows) != len(ids):
+            raise AgentFlowError(f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again.")
         taken = {row["id"] for row in rows if not row["same"]}
         if taken:
             index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
@@ -365,11 +377,16 @@ class Transactions:
             "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
             "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
         }  # fmt: skip
+        boundary = self._boundary(name, claim, subject)
         try:
-            rows, in_doubt = self.database.transact(name, told, self._boundary(name, claim, subject), self.hook)
+            rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
         except DuplicateStep as twice:
             step = f"step {told.get('p_step', subject)!r}"
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
+        if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
+            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired: see NOW_POSSIBLE.
+            rows, again = self.database.transact(name, told, boundary, self.hook)
+            in_doubt = in_doubt or again
         if not rows:
             raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
         row = rows[0]
@@ -385,12 +402,12 @@ class Transactions:
 
     def _unclaimed(self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None) -> Row:
         check_name("workflow id", workflow_id)
-        rows, in_doubt = self.database.transact(
-            name,
-            {"p_workflow": workflow_id, "p_worker": None, "p_token": None, "p_subject": subject, "p_detail": None, **(params or {})},
-            Boundary(name, "before", workflow=workflow_id, subject=subject),
-            self.hook,
-        )
+        told = {"p_workflow": workflow_id, "p_worker": None, "p_token": None, "p_subject": subject, "p_detail": None, **(params or {})}
+        boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
+        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        if rows and rows[0]["outcome"] == "refused" and NOW_POSSIBLE[name](rows[0]):
+            rows, again = self.database.transact(name, told, boundary, self.hook)
+            in_doubt = in_doubt or again
         if not rows:
             raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; list_workflows() shows which there are.")
         return {**rows[0], "in_doubt": in_doubt}
@@ -403,7 +420,8 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
         return False
     if row["lease_owner"] is None:
         return name in _RELEASING
-    return bool(row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1)
+    advanced = row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
+    return bool(advanced and name in _ADVANCING)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

@@ -37,7 +37,7 @@ def to_json(value: Any, *, workflow: str, step: str) -> str:
 
 
 def fingerprint(value: Any, *, workflow: str, step: str) -> str:
-    """One text for all values that are equal in type and content; the order of keys does not count. Raises UnfaithfulValue."""
+    """One text for all values of equal types and content, in whatever order their keys are. Raises UnfaithfulValue."""
     to_json(value, workflow=workflow, step=step)
     return json.dumps(value, sort_keys=True)
 
@@ -98,7 +98,8 @@ def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
         raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; give a text.")
     if not text or len(text) > limit:
         raise BadName(
-            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose another."
+            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose "
+            "another."
         )
     try:
         _check_text(text, "$")

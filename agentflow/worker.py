@@ -6,6 +6,7 @@ woken (a notification; a poll is the net). What does not: what a run records (`j
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import inspect
 import math
@@ -190,19 +191,20 @@ class Worker:
                     self._stop.wait(pause)
 
     def stop(self) -> None:
-        """The worker ends at the next boundary, releases what it holds, and run_forever() returns. Safe in a signal handler."""
+        """The worker ends at the next boundary, releases what it holds, and run_forever() returns."""
         self._stop.set()
         self._bell.ring()
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT stop this worker, also while it waits for a database (main thread only)."""
 
-        def stop(*_: object) -> None:
+        def stop() -> None:
             self.engine.database.give_up.set()
             self.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+            # On a thread: the signal may have come while the main thread held the lock inside an Event.
+            signal.signal(number, lambda *_: _thread.start_new_thread(stop, ()))
 
 
 class _Bell:

@@ -99,3 +99,24 @@ def rows(engine: Engine, query: str, **binds: Any) -> list[dict[str, Any]]:
     with engine.database.alchemy.connect() as connection:
         found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
         return [dict(row) for row in found.mappings()]
+
+
+@pytest.fixture
+def own_database(url: str) -> Iterator[Callable[..., Database]]:
+    """A database of its own on the server, whose sessions and settings are nobody else's."""
+    made: list[Database] = []
+    name = f"d_{uuid.uuid4().hex[:12]}"
+    server = Database(url)
+    with server.alchemy.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+
+    def make(kind: type[Database] = Database) -> Database:
+        made.append(kind(server.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.close()
+    with server.alchemy.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    server.close()

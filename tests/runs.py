@@ -1,4 +1,4 @@
-"""What tests of one workflow share: start it, carry it to its end, crash it at a boundary, read back what stands there."""
+"""What tests of one workflow share: start it, carry it to its end, crash it at a boundary, read back the rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def turn(engine: Engine, worker: str = "worker") -> str | None:
 
 
 def settle(engine: Engine, workflow_id: str, turns: int = 30) -> dict[str, Any]:
-    """The workflow's row when it is finished or parked; each turn is another worker, each lease and back-off is aged."""
+    """The workflow's row when it is finished or parked; each turn is another worker, leases and back-offs are aged."""
     for number in range(turns):
         row = workflow(engine, workflow_id)
         if row["status"] != "ready":

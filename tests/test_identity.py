@@ -479,14 +479,14 @@ def test_as_many_crashes_as_the_budget_allows_are_recovered(engine: Engine) -> N
     assert settle(engine, workflow_id)["status"] == "completed"
 
 
+def poisoned(run: Any, _: Any) -> None:
+    raise CrashInjected("this function kills every worker that touches it")
+
+
 def test_one_crash_more_fails_the_workflow_with_the_reason_and_the_neighbours_run(engine: Engine) -> None:
     engine.policy = Policy(crash_budget=2)
     workflow_id = start(engine, calling([A]), workflow_id="poison")
     neighbours = engine.create_workflows(["hello"] * 3)
-
-    def poisoned(run: Any, _: Any) -> None:
-        raise CrashInjected("this function kills every worker that touches it")
-
     deploy(engine, poisoned)
     lost, completed = 0, 0
     for number in range(10):
@@ -513,8 +513,8 @@ def test_one_crash_more_fails_the_workflow_with_the_reason_and_the_neighbours_ru
 def test_neighbours_run_while_the_poisoned_workflow_is_leased(engine: Engine) -> None:
     start(engine, calling([A]), workflow_id="poison")
     engine.create_workflows(["hello"] * 5)
+    deploy(engine, poisoned)
     with pytest.raises(CrashInjected):
-        deploy(engine, lambda run, _: (_ for _ in ()).throw(CrashInjected("poison")))
         turn(engine)
     assert engine.run_until_idle("worker") == 5
 

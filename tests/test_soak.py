@@ -73,6 +73,16 @@ class Failing(Engine):
         return super().complete_workflow(claim, result, detail=detail)
 
 
+class Unlucky(Engine):
+    """No mistake: on a loaded machine, whoever claims a workflow first loses its lease at once."""
+
+    def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
+        claim = super().claim_workflow(worker_id, lease_seconds, names=names)
+        if claim and claim.fence_token == 1:
+            self.with_hook(None).expire_lease(claim.workflow_id)
+        return claim
+
+
 class Deaf(Engine):
     """The mistake: its workers never see any work."""
 
@@ -114,7 +124,7 @@ def test_more_kills_than_requests_all_happen(url: str) -> None:
 
 
 def test_leases_that_run_out_by_themselves_cancel_no_planned_kill(url: str) -> None:
-    report = soak(url, some(20), kills=20, seed=5, workers=6, lease_seconds=0.02)
+    report = soak(url, some(20), kills=20, seed=5, workers=6, make_engine=Unlucky)
     assert_well(report, 20)
     assert report.kills_happened == 20
 
@@ -123,7 +133,7 @@ def test_workers_killed_at_random_lose_nothing_and_double_nothing(url: str) -> N
     report = soak(url, some(60), kills=0, random_kills=15, seed=1)
     assert_well(report, 60)
     assert report.random_kills == 15 and report.processes_killed >= 15
-    assert 0 <= report.kills_in_flight <= 15
+    assert report.recoveries >= 5
 
 
 def test_an_engine_without_idempotency_key_is_caught(url: str) -> None:
@@ -174,8 +184,10 @@ def test_a_kept_schema_holds_the_rows(url: str) -> None:
 
 def test_numbers_that_make_no_sense_are_refused(url: str) -> None:
     for wrong in ({"workers": 0}, {"kills": -1}, {"kills": 1, "random_kills": 1}):
-        with pytest.raises(ValueError):
+        with pytest.raises(SoakError, match="nothing was started"):
             soak(url, some(1), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(SoakError, match="no request"):
+        soak(url, some(0))
 
 
 def test_a_bad_request_is_told_before_anything_starts(url: str) -> None:

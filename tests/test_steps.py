@@ -314,13 +314,13 @@ def generator() -> Any:
     yield 1
 
 
-class Callable_:
+class AsyncCall:
     async def __call__(self) -> int:
         return 1
 
 
 @pytest.mark.parametrize(
-    "fn", [coroutine, stream, generator, lambda: coroutine(), lambda: generator(), Callable_(), lambda: stream()]
+    "fn", [coroutine, stream, generator, lambda: coroutine(), lambda: generator(), AsyncCall(), lambda: stream()]
 )
 def test_step_that_is_async_or_a_generator_is_refused_in_a_sentence(engine: Engine, fn: Any) -> None:
     workflow_id = start(engine, lambda run, _: run.step("odd", fn))

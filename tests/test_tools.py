@@ -135,9 +135,9 @@ def test_second_call_with_a_key_gets_the_first_result_and_has_no_effect(engine: 
     engine.world.answers = {"resolve-account": "another answer"}
     assert engine.world(CALL) == ANSWER
     (effect,) = effects(engine)
-    assert (effect["idempotency_key"], effect["workflow_id"], effect["action"], effect["arguments"], effect["result"]) == (
+    assert [effect[name] for name in ("idempotency_key", "workflow_id", "action", "arguments", "result")] == [
         "w:resolve-account", "w", "resolve-account", {"n": 1}, ANSWER,
-    )  # fmt: skip
+    ]  # fmt: skip
     assert effect["attempts"] == 2
     assert [(a["attempt"], a["outcome"], a["effect_id"]) for a in attempts(engine)] == [
         (1, "effect", effect["effect_id"]), (2, "repeated", effect["effect_id"]),

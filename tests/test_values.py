@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -158,23 +159,30 @@ def test_unfaithful_step_value_fails_the_workflow_once_and_the_worker_lives(engi
 
 
 @REFUSED
-@pytest.mark.parametrize("door", ["input", "event", "result", "arguments", "tool result"])
-def test_unfaithful_value_is_refused_at_every_door_before_anything_is_written(
+@pytest.mark.parametrize("door", ["input", "event"])
+def test_unfaithful_value_is_refused_from_outside_before_anything_is_written(
     engine: Engine, name: str, door: str
 ) -> None:
     value, path = UNFAITHFUL[name]
-    if door in ("input", "event"):
-        workflow_id = start(engine, lambda run, _: None, workflow_id="w-1")
-        before = counts(engine)
-        with pytest.raises(UnfaithfulValue) as refused:
-            if door == "input":
-                engine.create_workflow(value, name=NAME, workflow_id="w-2")
-            else:
-                engine.deliver_event(workflow_id, "go", value)
-        assert refused.value.path.startswith(path)
-        assert counts(engine) == before
-        assert workflow(engine, workflow_id)["events"] == {}
-        return
+    start(engine, lambda run, _: None, workflow_id="w-1")
+    doors: dict[str, Callable[[], Any]] = {
+        "input": lambda: engine.create_workflow(value, name=NAME, workflow_id="w-2"),
+        "event": lambda: engine.deliver_event("w-1", "go", value),
+    }
+    before = counts(engine)
+    with pytest.raises(UnfaithfulValue) as refused:
+        doors[door]()
+    assert refused.value.path.startswith(path)
+    assert counts(engine) == before
+    assert workflow(engine, "w-1")["events"] == {}
+
+
+@REFUSED
+@pytest.mark.parametrize("door", ["result", "arguments", "tool result"])
+def test_unfaithful_value_is_refused_inside_a_workflow_and_nothing_of_it_is_written(
+    engine: Engine, name: str, door: str
+) -> None:
+    value, path = UNFAITHFUL[name]
     seen: list[UnfaithfulValue] = []
 
     def through(run: Any, _: Any) -> Any:
@@ -195,16 +203,14 @@ def test_unfaithful_value_is_refused_at_every_door_before_anything_is_written(
     assert f"path {path}" in row["error"]["message"]
     assert (row["result"], steps(engine, workflow_id)) == (None, [])
     found = counts(engine)
-    assert found["{s}.action_intents"] == found["{w}.tool_ledger"] == (1 if door == "tool result" else 0)
+    assert found["{s}.action_intents"] == found["{w}.tool_ledger"] == (door == "tool result")
     assert [(e.workflow, e.step) for e in seen] == ([] if door == "result" else [(workflow_id, "k")])
 
 
 def test_workflow_whose_tools_answer_cannot_be_kept_does_not_complete_by_swallowing_that(engine: Engine) -> None:
     def swallows(run: Any, _: Any) -> str:
-        try:
+        with contextlib.suppress(UnfaithfulValue):
             run.side_effect("pay", key="k", tool=lambda call: engine.world(call) and math.nan)
-        except UnfaithfulValue:
-            pass
         return "done"
 
     workflow_id = start(engine, swallows)

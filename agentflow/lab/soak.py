@@ -62,11 +62,13 @@ def soak(
     Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
     planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
     the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, ValueError for numbers that make no sense, and
-    whatever reading the requests raises, before anything starts.
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
+    sense, for no request at all, and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
-        raise ValueError("give at least one worker, and either planned kills or random kills.")
+        raise SoakError(
+            "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
+        )
     with _spooled(requests) as (spool, total), _own_schema(url, schema, seed, keep) as database:
         plan = plan_kills(seed, total, kills)
         settings = Settings(
@@ -131,10 +133,9 @@ class _Soak:
         submitted, seen, moved = 0, (0, 0), time.monotonic()
         try:
             with _bar(self.total, progress) as show:
-                while seen[0] < self.total or self.processes_killed < kills:
+                while seen[0] < self.total or self.processes_killed < kills or thresholds:
                     self._man()
-                    # Work must not outrun the random kills, or the last of them would find nobody working.
-                    may = min(seen[0] + AHEAD, self.total if not thresholds else int(thresholds[0]) + 8 * self.workers)
+                    may = self._may_be_submitted(seen[0], thresholds[0] if thresholds else None)
                     submitted += self._submit(list(islice(requests, max(0, min(BATCH, may - submitted)))), submitted)
                     if thresholds and seen[0] >= thresholds[0]:
                         thresholds.popleft()
@@ -149,6 +150,14 @@ class _Soak:
                 self._dismiss()
         finally:
             kill(self.alive.values())
+
+    def _may_be_submitted(self, finished: int, next_kill: float | None) -> int:
+        """How many requests at most: few unfinished ones, and work must not outrun the random kills, or the last of them
+        would find nobody working."""
+        may = min(self.total, finished + AHEAD)
+        if next_kill is None:
+            return may
+        return min(may, max(int(next_kill) + 1, min(int(next_kill) + 8 * self.workers, self.total - self.workers)))
 
     def _man(self) -> None:
         """There are as many workers as ordered."""
@@ -269,6 +278,8 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
         for request in requests:
             spool.write(json.dumps(request) + "\n")
             total += 1
+        if not total:
+            raise SoakError("there is no request to run; give a file that has some.")
         spool.seek(0)
         yield spool, total
 
