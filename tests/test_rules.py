@@ -374,9 +374,10 @@ class _OpensTransactions(Database):
     """The broken engine: it begins a transaction, does its statement, and commits when it next has something to do."""
 
     def execute(self, name: str, params: Any) -> list[dict[str, Any]]:
-        with self._connection() as connection:
-            connection.execute("COMMIT")
-            connection.execute("BEGIN")
+        cursor = self._take()
+        cursor.execute("COMMIT")
+        cursor.execute("BEGIN")
+        self._idle.append(cursor)
         return super().execute(name, params)
 
 
