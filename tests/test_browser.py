@@ -48,10 +48,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium; its absence is a failure that says in one sentence what to install."""
+    executable, missing = "", ""
     try:
         executable = chromium.find_chromium()
-    except LookupError as missing:
-        pytest.fail(str(missing), pytrace=False)
+    except LookupError as error:
+        missing = str(error)
+    if missing:
+        pytest.fail(missing, pytrace=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=list(chromium.ARGUMENTS))
         yield browser

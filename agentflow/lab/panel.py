@@ -163,7 +163,7 @@ class Panel:
     def _say_move(self, move: Move) -> str:
         name, passed = move.lane, move.passed
         if passed is None:
-            return f"{name} stopped: {move.ended}."
+            return f"{name} has raised an error on its way. Next: {move.next}."
         if move.ended == "idle":
             return f"{name} found nothing to claim: {self._why_idle()}"
         if passed.outcome == "unknown" or (passed.outcome == "refused" and move.ended is None):
