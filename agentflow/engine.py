@@ -20,6 +20,7 @@ from .errors import (
     AgentFlowError,
     AlreadyFinished,
     BadName,
+    CrashInjected,
     DuplicateStep,
     EventRefused,
     IdTaken,
@@ -251,7 +252,9 @@ class Transactions:
         except ToolRefused:
             self._tell(replace(boundary, edge="after", outcome="refused"))
             raise
-        except Exception:
+        except CrashInjected:
+            raise
+        except BaseException:
             self._tell(replace(boundary, edge="after", outcome="unknown"))
             raise
         self._tell(replace(boundary, edge="after", outcome="committed"))
