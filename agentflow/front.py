@@ -171,7 +171,9 @@ def find_database(schema: str | None = None, *, url: str | None = None, patience
     where = url or os.environ.get("DATABASE_URL")
     if not where:
         where = ensure_running().url()
-    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
+    if schema is None:
+        schema = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
+    return Database(where, schema, patience=patience)
 
 
 def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:
