@@ -75,7 +75,9 @@ class Session:
         if Session._idle[self.url]:
             self.connection, self._thread = Session._idle[self.url].pop()
         else:
-            self.connection = psycopg.connect(self.url, autocommit=True, row_factory=dict_row, application_name="isolation")
+            self.connection = psycopg.connect(
+                self.url, autocommit=True, row_factory=dict_row, application_name="isolation"
+            )
             self._thread = ThreadPoolExecutor(1)
         self.pid = self.connection.info.backend_pid
 

@@ -48,11 +48,19 @@ class Proxy:
         """Where clients connect to."""
         query = {key: value for key, value in self.upstream.query.items() if key not in ("host", "port")}
         port = self._listener.getsockname()[1]
-        url: URL = self.upstream.set(host="127.0.0.1", port=port, query={**query, "sslmode": "disable", "gssencmode": "disable"})
+        url: URL = self.upstream.set(
+            host="127.0.0.1", port=port, query={**query, "sslmode": "disable", "gssencmode": "disable"}
+        )
         return url.render_as_string(hide_password=False)
 
     def lose(
-        self, text: str, how: Loss, nth: int = 1, *, before: Callable[[], Any] = lambda: None, after: Callable[[int], Any] = lambda pid: None
+        self,
+        text: str,
+        how: Loss,
+        nth: int = 1,
+        *,
+        before: Callable[[], Any] = lambda: None,
+        after: Callable[[int], Any] = lambda pid: None,
     ) -> None:
         """The answer to the nth statement of this text from now on will be lost; `before` runs just before the statement is
         forwarded, `after` when the client has been cut off, with the process id of PostgreSQL's side."""
@@ -61,7 +69,9 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for one in self._sockets:
             _cut(one)
         if kind is None and self.trouble:

@@ -85,7 +85,9 @@ def test_a_short_lease_beside_a_long_one_is_renewed_in_time(engine: Engine) -> N
     assert row(mine, "short")["fence_token"] == 1
 
 
-def test_the_thread_that_renews_ends_when_nothing_is_held_and_comes_back(jobs: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_that_renews_ends_when_nothing_is_held_and_comes_back(
+    jobs: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("agentflow.worker._IDLE_SECONDS", 0.05)
 
     def renewing() -> int:
@@ -118,7 +120,9 @@ def test_a_worker_that_cannot_renew_for_a_whole_lease_is_robbed_and_the_token_pr
 
     mine = Engine(engine.database, workflows={"slow": slow})
     mine.create_workflow(None, name="slow", workflow_id="w")
-    cut_off = Worker(mine, mine.workflows, mine.tool, "A", lease_seconds=0.3, renewals=Renewals(Unreachable(engine.database)))
+    cut_off = Worker(
+        mine, mine.workflows, mine.tool, "A", lease_seconds=0.3, renewals=Renewals(Unreachable(engine.database))
+    )
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(cut_off.run_once)
         eventually(lambda: ran)  # A has it
@@ -190,7 +194,11 @@ def test_a_killed_worker_is_replaced_by_the_first_look_after_its_lease(jobs: Eng
     def look(boundary: Boundary) -> None:
         if boundary.transaction == "claim" and not taken:
             if boundary.edge == "before":
-                late.append(bool(rows(jobs, "SELECT lease_expires_at <= clock_timestamp() AS over FROM {s}.workflows")[0]["over"]))
+                late.append(
+                    bool(
+                        rows(jobs, "SELECT lease_expires_at <= clock_timestamp() AS over FROM {s}.workflows")[0]["over"]
+                    )
+                )
             elif boundary.workflow:
                 taken.append(late[-1])
 
@@ -222,7 +230,13 @@ def test_only_the_databases_clock_decides(jobs: Engine, minutes: int) -> None:
         assert process.wait(60) == 0
     jobs.complete_workflow(holder, "mine")
     assert entries(jobs, "write_refused") == 0
-    assert rows(jobs, "SELECT 1 FROM {s}.history WHERE at > clock_timestamp() + interval '1 min' OR at < clock_timestamp() - interval '5 min'") == []
+    assert (
+        rows(
+            jobs,
+            "SELECT 1 FROM {s}.history WHERE at > clock_timestamp() + interval '1 min' OR at < clock_timestamp() - interval '5 min'",
+        )
+        == []
+    )
 
 
 def test_a_worker_that_is_frozen_while_it_starts_holds_nobody_up(jobs: Engine) -> None:
@@ -271,7 +285,9 @@ def test_sigterm_in_a_commit_lets_it_be_and_releases_the_lease(jobs: Engine, tmp
         session.run("BEGIN")
         session.run(f'SELECT 1 FROM "{jobs.database.schema}".workflows FOR UPDATE')
         (tmp_path / "open").touch()
-        eventually(lambda: watcher.run(f"SELECT 1 FROM pg_stat_activity WHERE {session.pid} = ANY (pg_blocking_pids(pid))"), 60)
+        eventually(
+            lambda: watcher.run(f"SELECT 1 FROM pg_stat_activity WHERE {session.pid} = ANY (pg_blocking_pids(pid))"), 60
+        )
         process.send_signal(signal.SIGTERM)
         assert process.poll() is None
         session.run("COMMIT")
@@ -298,7 +314,9 @@ CANCELLED_AT = [
 
 
 @pytest.mark.parametrize(("transaction", "edge", "nth"), CANCELLED_AT)
-def test_cancel_at_any_boundary_has_one_winner_and_the_loser_is_told(jobs: Engine, transaction: str, edge: str, nth: int) -> None:
+def test_cancel_at_any_boundary_has_one_winner_and_the_loser_is_told(
+    jobs: Engine, transaction: str, edge: str, nth: int
+) -> None:
     """D6."""
     told: list[str] = []
     passed = [0]
@@ -317,7 +335,9 @@ def test_cancel_at_any_boundary_has_one_winner_and_the_loser_is_told(jobs: Engin
     worker = Engine(jobs.database, workflows=JOBS, hook=cancel).worker("A")
     outcome = worker.run_once()
     assert len(told) == 1
-    assert (outcome, told[0]) == (("completed", "completed") if (transaction, edge) == ("complete", "after") else ("lost", "cancelled"))
+    assert (outcome, told[0]) == (
+        ("completed", "completed") if (transaction, edge) == ("complete", "after") else ("lost", "cancelled")
+    )
     found = row(jobs)
     assert found["status"] == told[0]
     assert found["lease_owner"] is None
@@ -362,7 +382,9 @@ def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs
     thread.start()
     try:
         eventually(lambda: row(mine)["status"] == "waiting")
-        eventually(lambda: rows(mine, "SELECT 1 FROM {s}.workflows WHERE updated_at < clock_timestamp() - interval '0.5 s'"))
+        eventually(
+            lambda: rows(mine, "SELECT 1 FROM {s}.workflows WHERE updated_at < clock_timestamp() - interval '0.5 s'")
+        )
         assert (row(mine)["lease_owner"], row(mine)["fence_token"], row(mine)["status"]) == (None, 1, "waiting")
         mine.deliver_event("w", "go", "yes")
         eventually(lambda: row(mine)["status"] == "completed")

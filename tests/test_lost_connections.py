@@ -94,11 +94,20 @@ class Trip:
         found = {name: rows_of(self.clean.database, name) for name in "wx"}
         assert all(gapless(one) for one in found.values())
         for one in found.values():
-            told = [(e["event"], e["subject"]) for e in one["history"] if e["event"] not in ("write_refused", "event_repeated")]
+            told = [
+                (e["event"], e["subject"])
+                for e in one["history"]
+                if e["event"] not in ("write_refused", "event_repeated")
+            ]
             one["history"] = [e for e, before in zip(told, [None, *told], strict=False) if e != before]
             one["workflows"][0]["entries"] = None
         ledger = rows(self.clean, "SELECT workflow_id, action, idempotency_key, result FROM {w}.tool_ledger")
-        return {**found, "ledger": ledger, "ran": self.ran, "attempts": rows(self.clean, "SELECT attempts FROM {w}.tool_ledger")}
+        return {
+            **found,
+            "ledger": ledger,
+            "ran": self.ran,
+            "attempts": rows(self.clean, "SELECT attempts FROM {w}.tool_ledger"),
+        }
 
 
 NTH = {"checkpoint": 2, "wait": 2, "claim": 3, "load": 2, "expire": 1}
@@ -158,13 +167,17 @@ def test_a_lost_answer_loses_nothing_and_doubles_nothing(
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(engine.database))
         holder = Holder(*(stack.enter_context(Session(engine.database)) for _ in range(2)), engine.database, name)
-        through = Engine(Database(proxy.url, engine.database.schema, patience=20), policy=Policy(first_delay=600, max_delay=600))
+        through = Engine(
+            Database(proxy.url, engine.database.schema, patience=20), policy=Policy(first_delay=600, max_delay=600)
+        )
         stack.callback(through.close)
         trip = Trip(through, engine)
         if how == "committed":
             proxy.lose(engine.database.sql(name), how, nth)
         else:
-            proxy.lose(engine.database.sql(name), how, nth, before=holder.take, after=lambda pid: holder.release(how, pid))
+            proxy.lose(
+                engine.database.sql(name), how, nth, before=holder.take, after=lambda pid: holder.release(how, pid)
+            )
         trip.go()
         assert proxy.lost == 1
     found = trip.outcome()
@@ -184,7 +197,9 @@ CLAIMED_AGAIN = {
 def differences(found: Any, right: Any, path: str = "") -> set[str]:
     """The places where two outcomes differ; items of a list share their list's place."""
     if isinstance(found, dict) and isinstance(right, dict) and path.count(".") < 3:
-        return set().union(*(differences(found.get(k), right.get(k), f"{path}.{k}") for k in found.keys() | right.keys()))
+        return set().union(
+            *(differences(found.get(k), right.get(k), f"{path}.{k}") for k in found.keys() | right.keys())
+        )
     if isinstance(found, list) and len(found) == len(right) and found and isinstance(found[0], dict):
         return set().union(*(differences(a, b, path) for a, b in zip(found, right, strict=True)))
     return set() if found == right else {path.strip(".")}
@@ -229,7 +244,8 @@ class Workers:
 
     def __init__(self, *engines: Engine, poll_seconds: float = 0.2, lease_seconds: float = 1.0) -> None:
         self.workers = [
-            engine.worker(f"worker-{n}", poll_seconds=poll_seconds, lease_seconds=lease_seconds) for n, engine in enumerate(engines)
+            engine.worker(f"worker-{n}", poll_seconds=poll_seconds, lease_seconds=lease_seconds)
+            for n, engine in enumerate(engines)
         ]
         self.threads = [threading.Thread(target=worker.run_forever) for worker in self.workers]
 
@@ -248,7 +264,9 @@ class Workers:
 
 def statuses(engine: Engine) -> dict[str, int]:
     with suppress(Exception):  # the server may be away just now
-        return {r["status"]: r["n"] for r in rows(engine, "SELECT status, count(*) AS n FROM {s}.workflows GROUP BY status")}
+        return {
+            r["status"]: r["n"] for r in rows(engine, "SELECT status, count(*) AS n FROM {s}.workflows GROUP BY status")
+        }
     return {}
 
 
@@ -258,12 +276,20 @@ def whole(engine: Engine, workflows: int) -> None:
     assert rows(engine, "SELECT count(*) AS n, count(DISTINCT idempotency_key) AS keys FROM {w}.tool_ledger") == [
         {"n": workflows, "keys": workflows}
     ]
-    assert rows(engine, """SELECT w.id FROM {s}.workflows AS w WHERE entries <> (SELECT count(*) FROM {s}.history WHERE workflow_id = w.id)
+    assert (
+        rows(
+            engine,
+            """SELECT w.id FROM {s}.workflows AS w WHERE entries <> (SELECT count(*) FROM {s}.history WHERE workflow_id = w.id)
         OR entries <> (SELECT max(n) FROM {s}.history WHERE workflow_id = w.id)
-        OR checkpoints <> (SELECT count(*) FROM {s}.steps WHERE workflow_id = w.id)""") == []
+        OR checkpoints <> (SELECT count(*) FROM {s}.steps WHERE workflow_id = w.id)""",
+        )
+        == []
+    )
 
 
-def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recovery(on_server: Engine, server: Server) -> None:
+def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recovery(
+    on_server: Engine, server: Server
+) -> None:
     """F1."""
     on_server.create_workflows([None] * 80, name="job")
     orphans = [on_server.claim_workflow(f"dead-{n}", 0.5) for n in range(60)]
@@ -276,7 +302,9 @@ def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recov
     whole(on_server, 80)
 
 
-def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_workers_wait_for_it(on_server: Engine, server: Server) -> None:
+def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_workers_wait_for_it(
+    on_server: Engine, server: Server
+) -> None:
     """F7."""
     on_server.create_workflows([None] * 3, name="job")
     server.stop()
@@ -443,7 +471,13 @@ assert engine.run_once("parent")
 
 def test_forked_children_use_connections_of_their_own_and_leave_the_parents_alone(engine: Engine) -> None:
     """F6."""
-    command = [sys.executable, "-c", FORK, engine.database.url.render_as_string(hide_password=False), engine.database.schema]
+    command = [
+        sys.executable,
+        "-c",
+        FORK,
+        engine.database.url.render_as_string(hide_password=False),
+        engine.database.schema,
+    ]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -473,7 +507,13 @@ leave.set()
 
 def test_a_child_forked_while_the_parent_renews_is_not_locked_up(engine: Engine) -> None:
     """F6."""
-    command = [sys.executable, "-c", FORK_WHILE_RENEWING, engine.database.url.render_as_string(hide_password=False), engine.database.schema]
+    command = [
+        sys.executable,
+        "-c",
+        FORK_WHILE_RENEWING,
+        engine.database.url.render_as_string(hide_password=False),
+        engine.database.schema,
+    ]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -56,7 +56,9 @@ def test_workers_side_by_side_claim_everything_once(engine: Engine) -> None:
     mine = Engine(engine.database, workflows={"job": plain})
     mine.create_workflows(list(range(60)), name="job")
     assert sum(mine.run_competing_workers("a", "b", "c", "d")) == 60
-    assert rows(mine, "SELECT fence_token, count(*) AS n FROM {s}.workflows GROUP BY 1") == [{"fence_token": 1, "n": 60}]
+    assert rows(mine, "SELECT fence_token, count(*) AS n FROM {s}.workflows GROUP BY 1") == [
+        {"fence_token": 1, "n": 60}
+    ]
 
 
 def test_an_unknown_type_in_the_middle_of_a_batch_stays_alone(engine: Engine) -> None:
@@ -78,7 +80,10 @@ def test_two_workers_leave_each_others_types_alone(engine: Engine) -> None:
         engine.create_workflow(n, name=("one", "two")[n % 2])
     with working(one.worker("W1", poll_seconds=0.1), two.worker("W2", poll_seconds=0.1)):
         eventually(lambda: set(statuses(engine).values()) == {"completed"})
-    found = rows(engine, "SELECT DISTINCT w.name, s.worker FROM {s}.workflows AS w JOIN {s}.steps AS s ON s.workflow_id = w.id ORDER BY 1")
+    found = rows(
+        engine,
+        "SELECT DISTINCT w.name, s.worker FROM {s}.workflows AS w JOIN {s}.steps AS s ON s.workflow_id = w.id ORDER BY 1",
+    )
     assert found == [{"name": "one", "worker": "W1"}, {"name": "two", "worker": "W2"}]
 
 
@@ -148,7 +153,9 @@ def test_an_empty_claim_is_looked_at_twice_before_a_worker_calls_itself_idle(eng
     engine.create_workflow("login", workflow_id="w")
     looks: list[int] = []
     done: list[int] = []
-    mine = Engine(engine.database, hook=lambda b: looks.append(1) if b.transaction == "claim" and b.edge == "after" else None)
+    mine = Engine(
+        engine.database, hook=lambda b: looks.append(1) if b.transaction == "claim" and b.edge == "after" else None
+    )
     with Session(engine.database) as session:
         session.run("BEGIN")
         session.run(f'SELECT 1 FROM "{engine.database.schema}".workflows FOR UPDATE')
@@ -172,7 +179,10 @@ def test_two_creators_of_one_id_make_one_workflow_and_both_know_it(engine: Engin
             engine.reset_database()
     other = asked(engine.database, lambda e: e.create_workflows(["other"], name="job", workflow_ids=["w"]))
     assert [(r["inserted"], r["same"]) for r in trial(engine.database, "w", other).answers[0]] == [(False, False)]
-    assert rows(engine, "SELECT workflow_id, n FROM {s}.history ORDER BY 1") == [{"workflow_id": "w", "n": 1}, {"workflow_id": "x", "n": 1}]
+    assert rows(engine, "SELECT workflow_id, n FROM {s}.history ORDER BY 1") == [
+        {"workflow_id": "w", "n": 1},
+        {"workflow_id": "x", "n": 1},
+    ]
 
 
 def test_batches_that_cross_are_all_created_without_a_deadlock_that_anybody_sees(engine: Engine) -> None:
@@ -199,7 +209,9 @@ def test_batches_that_cross_are_all_created_without_a_deadlock_that_anybody_sees
 def commits(engine: Engine) -> int:
     """How many transactions PostgreSQL counts for this database, after every session has reported."""
     with Session(engine.database) as session:
-        return int(session.run("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")[0]["xact_commit"])
+        return int(
+            session.run("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")[0]["xact_commit"]
+        )
 
 
 def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any) -> None:

@@ -74,7 +74,11 @@ def test_migrations_make_the_tables_of_the_metadata(schema: Make) -> None:
     assert found == right
     assert sum(what.startswith("constraint") for *_, what, _ in right[""]) > 20  # CHECKs too, by name and text
     with made.alchemy.begin() as connection:
-        connection.execute(text(f"ALTER TABLE {made.schema}.history DROP CONSTRAINT counts_from_one, ADD CONSTRAINT counts_from_one CHECK (n > 1)"))
+        connection.execute(
+            text(
+                f"ALTER TABLE {made.schema}.history DROP CONSTRAINT counts_from_one, ADD CONSTRAINT counts_from_one CHECK (n > 1)"
+            )
+        )
     assert catalog(migrated) != catalog(made)
 
 
@@ -110,7 +114,9 @@ def test_eight_processes_migrate_an_empty_database_at_once_and_all_succeed(schem
     url, pipe = rounds[0].url.render_as_string(hide_password=False), subprocess.PIPE
     command = [sys.executable, "-c", _MIGRATE, url, *(database.schema for database in rounds)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    processes = [subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)]
+    processes = [
+        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)
+    ]
     try:
         for _ in rounds:
             for process in processes:
@@ -149,7 +155,9 @@ def test_a_newer_schema_is_refused_in_words_and_left_alone(schema: Make) -> None
     with database.alchemy.begin() as connection:
         connection.execute(text(f"UPDATE {database.schema}.schema_version SET version_num = '9999'"))
     before = catalog(database)
-    with pytest.raises(SchemaTooNew, match=r"migrated by a newer AgentFlow .*Nothing was changed; install that version"):
+    with pytest.raises(
+        SchemaTooNew, match=r"migrated by a newer AgentFlow .*Nothing was changed; install that version"
+    ):
         migrate(database, laboratory=True)
     assert catalog(database) == before
     assert Engine(database).database.read("purpose", {}) == [{"purpose": None}]
@@ -184,8 +192,25 @@ def test_reset_refuses_a_schema_that_is_not_marked(schema: Make) -> None:
 # -- impossible rows -----------------------------------------------------------------------------------------------------
 
 _NOW = "clock_timestamp()"
-_STEP = {"workflow_id": "'w'", "step_id": "'s'", "position": "1", "kind": "'step'", "state": "'S'", "value": "'1'", "fence_token": "1", "worker": "'a'"}
-_INTENT = {"workflow_id": "'w'", "key": "'k'", "idempotency_key": "'w:k'", "action": "'a'", "arguments": "'1'", "fence_token": "1", "worker": "'a'"}
+_STEP = {
+    "workflow_id": "'w'",
+    "step_id": "'s'",
+    "position": "1",
+    "kind": "'step'",
+    "state": "'S'",
+    "value": "'1'",
+    "fence_token": "1",
+    "worker": "'a'",
+}
+_INTENT = {
+    "workflow_id": "'w'",
+    "key": "'k'",
+    "idempotency_key": "'w:k'",
+    "action": "'a'",
+    "arguments": "'1'",
+    "fence_token": "1",
+    "worker": "'a'",
+}
 _ATTEMPT = {"workflow_id": "'w'", "action": "'a'", "outcome": "'effect'", "effect_id": "1"}
 _POSSIBLE: dict[str, dict[str, str]] = {
     "workflows": {"id": "'w'", "name": "'n'", "input": "'1'"},
@@ -220,6 +245,8 @@ _IMPOSSIBLE: list[tuple[str, str, dict[str, str]]] = [
     ("steps", "kind_is_known", {"kind": "'dream'"}),
     ("steps", "value_or_failure", {"value": "NULL"}),
     ("steps", "value_or_failure", {"error": "'{}'"}),
+    ("steps", "wait_names_its_event", {"kind": "'wait'"}),
+    ("steps", "wait_names_its_event", {"waited_for": "'e'"}),
     ("steps", "counts_from_one", {"position": "0"}),
     ("steps", "counts_from_one", {"fence_token": "0"}),
     ("action_intents", "status_is_known", {"status": "'DONE'", "acknowledged_at": _NOW}),
@@ -248,14 +275,26 @@ def insert(engine: Engine, table: str, values: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("table", "constraint", "values"), _IMPOSSIBLE)
-def test_an_impossible_row_is_refused_by_name(engine: Engine, table: str, constraint: str, values: dict[str, str]) -> None:
+def test_an_impossible_row_is_refused_by_name(
+    engine: Engine, table: str, constraint: str, values: dict[str, str]
+) -> None:
     insert(engine, table, _POSSIBLE[table])
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
         insert(engine, table, {**_POSSIBLE[table], **values})
     assert refused.value.diag.constraint_name == constraint
 
 
-@pytest.mark.parametrize("values", [{}, _HELD, _COMPLETED, _FAILED, {"status": "'waiting'", "waiting_for": "'e'"}, {"status": "'cancelled'", "finished_at": _NOW}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        _HELD,
+        _COMPLETED,
+        _FAILED,
+        {"status": "'waiting'", "waiting_for": "'e'"},
+        {"status": "'cancelled'", "finished_at": _NOW},
+    ],
+)
 def test_every_possible_status_is_accepted(engine: Engine, values: dict[str, str]) -> None:
     insert(engine, "workflows", {**_POSSIBLE["workflows"], **values})
 
@@ -312,7 +351,9 @@ def explained(database: Database, statement: str, mode: str) -> list[dict[str, A
         session.run("BEGIN")
         session.run(f"SET LOCAL plan_cache_mode = {mode}")
         session.run(f"PREPARE asked ({', '.join(_VALUES[bind][0] for bind in binds)}) AS {prepared}")
-        answer = session.run(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked ({', '.join(_VALUES[bind][1] for bind in binds)})")
+        answer = session.run(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE asked ({', '.join(_VALUES[bind][1] for bind in binds)})"
+        )
         session.run("ROLLBACK")
         session.run("DEALLOCATE asked")
     return nodes(answer[0]["QUERY PLAN"][0]["Plan"])
