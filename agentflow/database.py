@@ -39,7 +39,7 @@ _SETTINGS = (
     "SET default_transaction_isolation = 'read committed'",
     "SET TimeZone = 'UTC'",
     # A plan is made once for a session, perhaps when a table is small: it must be the one for full tables, by the index.
-    "SET random_page_cost = 0.3",
+    "SET random_page_cost = 0.1",
     "SET client_connection_check_interval = '100ms'",
 )
 

@@ -126,7 +126,8 @@ class Engine(Transactions):
         self.database.transact("reset", {}, Boundary("reset", "before"))
 
     def close(self) -> None:
-        """No connection of this engine is open."""
+        """No connection and no thread of this engine is left."""
+        self._renewals.close()
         self.database.close()
         self.world.database.close()
 
@@ -139,7 +140,6 @@ class Engine(Transactions):
                 hook(boundary)
 
         engine: Engine = self.with_hook(tell)
-        engine._renewals = Renewals(engine)
         return engine
 
 
@@ -171,7 +171,9 @@ def find_database(schema: str | None = None, *, url: str | None = None, patience
     where = url or os.environ.get("DATABASE_URL")
     if not where:
         where = ensure_running().url()
-    return Database(where, schema or os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA, patience=patience)
+    if schema is None:
+        schema = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
+    return Database(where, schema, patience=patience)
 
 
 def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:

@@ -46,7 +46,7 @@ GUARD = """\
 
 COUNTED = GUARD + "\n      AND checkpoints = %(p_checkpoints)s"
 
-CURRENT = "id, entries, status, lease_owner, lease_expires_at, fence_token, checkpoints"
+CURRENT = "id, entries, status, lease_owner, fence_token, checkpoints"
 
 
 def _indent(text: str) -> str:
@@ -89,13 +89,12 @@ entry AS (
     SELECT id, entries, {refused}, '{transaction}', %(p_subject)s::text, %(p_worker)s::text,
            %(p_token)s::bigint, json_build_object('row_token', fence_token, 'row_status', status)
     FROM refused
-    RETURNING n, event
 )
-SELECT 'committed' AS outcome, entry.n, entry.event, {CURRENT}, false AS expired{more}
-FROM w, entry
+SELECT 'committed' AS outcome, entries AS n, {event} AS event, {CURRENT}, false AS expired{more}
+FROM w
 UNION ALL
-SELECT 'refused', entry.n, entry.event, {CURRENT}, expired{none if transaction != "deliver" else more}
-FROM refused, entry"""
+SELECT 'refused', entries, {refused}, {CURRENT}, expired{none if transaction != "deliver" else more}
+FROM refused"""
 
 
 RETURNS = {
@@ -194,10 +193,10 @@ entry AS (
                              'lease_seconds', extract(epoch FROM %(p_lease)s::interval)::float8,
                              'asked_at', statement_timestamp())
     FROM w
-    RETURNING n, event
 )
-SELECT 'committed' AS outcome, entry.n, entry.event, w.*
-FROM w, entry"""
+SELECT 'committed' AS outcome, entries AS n,
+       CASE WHEN status = 'ready' THEN 'workflow_claimed' ELSE 'workflow_failed' END AS event, w.*
+FROM w"""
 
 _LOAD = """\
 WITH w AS (

@@ -104,12 +104,14 @@ class Renewals:
         """Nothing is held. For a forked child: the parent's thread is not there, and may have held the lock."""
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed, self._running = threading.Condition(), False
+        self._closed = False
         self._looks_at = 0.0  # when the thread looks again by itself
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
+            self._closed = False
             if not self._running:  # the first claim, or the first one in a forked child
                 self._running, self._looks_at = True, 0.0
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
@@ -123,9 +125,18 @@ class Renewals:
             with self._changed:
                 self._held.pop(id(claim), None)
 
+    def close(self) -> None:
+        """Nothing is renewed and the thread is gone; holding a claim starts another."""
+        with self._changed:
+            self._held, self._closed = {}, True
+            self._changed.notify()
+
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
+                if self._closed:
+                    self._running = False
+                    return
                 now = time.monotonic()
                 due = min((at for _, at in self._held.values()), default=math.inf)
                 if due > now:

@@ -24,7 +24,7 @@ Carry = Callable[[str], bool]
 
 
 class Contestant:
-    """`processes` with `threads` each run the engine called `kind` on the given schema; run() says how long a share took."""
+    """`processes` with `threads` each run the engine called `kind` on a schema; run() says how long a share took."""
 
     def __init__(self, kind: str, url: str, schema: str, processes: int, threads: int) -> None:
         self.workers, self.threads = processes * threads, threads
@@ -39,7 +39,7 @@ class Contestant:
             _answer(pipe)
 
     def run(self, workflows: int) -> tuple[float, float]:
-        """So many workflows, an equal share for each worker, were created and carried; seconds, and CPU seconds of Python."""
+        """So many workflows, a share for each worker, were created and carried; seconds, and CPU seconds of Python."""
         share = max(1, workflows // self.workers)
         began = time.perf_counter()
         for _, pipe in self._lanes:

@@ -1,4 +1,4 @@
-"""PostgreSQL's own load generator with the engine's own statements: what the server can do when no Python is in the way.
+"""PostgreSQL's own load generator with the engine's own statements: what the server can do with no Python in the way.
 
 The statements' texts are the engine's; only the parameters are written in pgbench's manner. pgbench checks nothing: it
 does not look at what came back, so its figure is a ceiling that no engine in Python reaches.
@@ -6,13 +6,16 @@ does not look at what came back, so its figure is a ceiling that no engine in Py
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from agentflow import Database
-from agentflow.server import find_binaries
+from agentflow.database import _SETTINGS as SESSION
+from agentflow.server import ServerError, find_binaries
 
 from .contestants import REQUEST
 
@@ -25,7 +28,8 @@ _DEFINES = {
     "worker": "pgbench", "names": "{research_agent,support_agent}", "lease": "30 seconds", "budget": "5",
     "name": "{support_agent}", "input": '{"\\"' + REQUEST + '\\""}',
     "classify": "classify", "suffix": ":resolve-account", "plan": "plan", "action": "resolve-account",
-    "classified": "CLASSIFIED", "planned": "PLANNED", "pending": "ACTION_PENDING", "acknowledged": "ACTION_ACKNOWLEDGED",
+    "classified": "CLASSIFIED", "planned": "PLANNED", "pending": "ACTION_PENDING",
+    "acknowledged": "ACTION_ACKNOWLEDGED",
     "category": _CATEGORY, "steps": _PLAN, "arguments": '{"category":"account_access"}', "result": _RESULT,
 }  # fmt: skip
 _CLAIMED = {"workflow": ":c_id", "worker": ":worker", "token": ":c_fence_token", "detail": "NULL", "error": "NULL"}
@@ -50,18 +54,22 @@ def script(database: Database) -> str:
     lines += [f"\\set {name} {value}" for value, name in enumerate(["zero", "one", "two", "three"])]
     for name, told in _SCRIPT:
         binds = _CLAIMED | told
-        text = re.sub(r"%\(p_(\w+)\)s", lambda found, binds=binds: binds[found[1]], database.sql(name)).replace("%%", "%")
+        text = re.sub(r"%\(p_(\w+)\)s", lambda found, binds=binds: binds[found[1]], database.sql(name)).replace(
+            "%%", "%"
+        )
         lines.append(text + (" \\gset c_" if name == "claim" else ";"))
     return "\n".join(lines) + "\n"
 
 
 class PgBench:
-    """pgbench on one database; each call of run() is one process that plays the script."""
+    """pgbench on one database; each call of run() is one process that plays the script.
+
+    A claim must not come back empty (pgbench would stop), so with many clients some workflows must be waiting already.
+    """
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database, self.path = database, folder / "workflow.sql"
         self.path.write_text(script(database), encoding="utf-8")
-        # A claim must never come back empty (pgbench would stop): so many workflows are always waiting.
 
     def run(self, workflows: int, clients: int) -> float:
         """So many workflows were carried by so many clients; seconds, without the time to connect."""
@@ -70,15 +78,24 @@ class PgBench:
         defines = [part for name, value in _DEFINES.items() for part in ("-D", f"{name}={value}")]
         command = [_program(), "-n", "-M", "prepared", "-c", clients, "-j", min(clients, 2), "-t", each,
                    "-f", self.path, *defines, target]  # fmt: skip
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, check=False)
+        environment = {**os.environ, "PGOPTIONS": _session()}
+        done = subprocess.run(
+            list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
         found = re.search(r"^tps = ([0-9.]+)", done.stdout, re.MULTILINE)
         if done.returncode or not found or f"{each * clients}/{each * clients}" not in done.stdout:
             raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
         return workflows / float(found[1])
 
 
+def _session() -> str:
+    """The settings that the engine's own connections have."""
+    pairs = (re.fullmatch(r"SET (\w+) = '?([^']*)'?", setting) for setting in SESSION)
+    return " ".join("-c {}={}".format(pair[1], pair[2].replace(" ", "\\ ")) for pair in pairs if pair)
+
+
 def _program() -> str:
-    try:
+    """pgbench of the embedded PostgreSQL, or else of the machine."""
+    with suppress(ServerError):
         return str(find_binaries() / "pgbench")
-    except Exception:
-        return shutil.which("pgbench") or "pgbench"
+    return shutil.which("pgbench") or "pgbench"

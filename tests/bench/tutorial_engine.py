@@ -1,8 +1,8 @@
 """The tutorial's engine, as it would be written today for this benchmark: read, decide in Python, write.
 
-Same tables, same statements and same transactions as the tutorial's `app/core.py` (SQLAlchemy Core in a session per call,
+Same tables, statements and transactions as the tutorial's `app/core.py` (SQLAlchemy Core in a session for each call,
 JSONB, times from the application), on the same server with the same durability. It has no history, no step table, no
-checkpoint count, and its log lines are built only when somebody listens, as ours are. Source: the tutorial, "app/core.py".
+checkpoint count, and its log lines are built only when somebody listens, as ours are. Source: the tutorial.
 """
 
 from __future__ import annotations
@@ -144,14 +144,18 @@ class TutorialEngine:
                     updated_at=now,
                 )
             )
-        log_event("workflow_claimed", workflow_id=row["id"], worker_id=worker_id, fence_token=token, recovered=recovered)
+        log_event(
+            "workflow_claimed", workflow_id=row["id"], worker_id=worker_id, fence_token=token, recovered=recovered
+        )
         return TutorialClaim(row["id"], worker_id, token)
 
     def checkpoint(self, claim: TutorialClaim, expected_state: str, next_state: str, **values: Any) -> None:
         """The workflow went from one state to the next."""
         with self.sessions.begin() as session:
             _guarded(session, claim, expected_state, {"state": next_state, "updated_at": _now(), **values})
-        log_event("checkpoint_committed", workflow_id=claim.workflow_id, state=next_state, fence_token=claim.fence_token)
+        log_event(
+            "checkpoint_committed", workflow_id=claim.workflow_id, state=next_state, fence_token=claim.fence_token
+        )
 
     def create_action_intent(self, claim: TutorialClaim) -> None:
         """The action is planned, in one transaction with the state."""
@@ -173,9 +177,7 @@ class TutorialEngine:
         statement = (
             pg_insert(tool_ledger)
             .values(**first)
-            .on_conflict_do_update(
-                index_elements=["idempotency_key"], set_={"attempts": tool_ledger.c.attempts + 1}
-            )
+            .on_conflict_do_update(index_elements=["idempotency_key"], set_={"attempts": tool_ledger.c.attempts + 1})
             .returning(tool_ledger.c.result, tool_ledger.c.attempts)
         )
         with self.sessions.begin() as session:
