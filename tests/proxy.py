@@ -1,9 +1,9 @@
 """A proxy between a worker and PostgreSQL that loses one answer, for the statement and in the way that a test asks for.
 
 `committed`: PostgreSQL has committed and answered, the answer is swallowed and the client's connection cut.
-`pending`: the statement waits for a lock, the client's connection is cut, PostgreSQL's side stays open, so the
-statement still comes about. `withdrawn`: both sides are cut while it waits, so PostgreSQL gives it up. It reads the protocol's
-messages: a statement is known by the text that was prepared under the name that Bind gives.
+`pending`: the statement waits for a lock, the client's connection is cut, PostgreSQL's side stays open, so that the
+statement still comes about. `withdrawn`: both sides are cut while it waits, so PostgreSQL gives it up.
+It reads the protocol's messages: a statement is known by the text that was prepared under the name that Bind gives.
 """
 
 from __future__ import annotations
