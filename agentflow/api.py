@@ -6,6 +6,7 @@ large a body is (`gate`), what the answers look like (`answers`), and everything
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -78,7 +79,7 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if engine is None:
-            app.state.engine = _engine_of_environment()
+            app.state.engine = engine_of_environment()
         yield
         if engine is None:
             app.state.engine.close()
@@ -100,10 +101,12 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
     return app
 
 
-def serve(listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
-    """Requests that come to the socket are answered until SIGTERM or SIGINT."""
+def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
+    """Requests that come to the socket were answered until SIGTERM or SIGINT; those under way were finished."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
+        signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
-        create_app(hosts=hosts),
+        create_app(engine, hosts=hosts),
         log_level="warning",
         lifespan="on",
         h11_max_incomplete_event_size=256 * 1024,
@@ -112,9 +115,9 @@ def serve(listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) 
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _engine_of_environment() -> Engine:
-    """An engine with little patience; its database need not answer yet."""
-    database = find_database(patience=PATIENCE)
+def engine_of_environment(schema: str | None = None) -> Engine:
+    """An engine with little patience, on the database that find_database() finds; it need not answer yet."""
+    database = find_database(schema, patience=PATIENCE)
     try:
         migrate(database, laboratory=is_embedded())
     except errors.DatabaseAway as away:

@@ -32,7 +32,7 @@ from .schema import DEFAULT_SCHEMA
 from .worker import new_identity
 from .workflows import WORKFLOWS
 
-PATIENCE = 5.0  # seconds that a command waits for a database that is away; a worker waits for ever
+PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
 BATCH = 500
 app = typer.Typer(
     add_completion=False,
@@ -96,9 +96,9 @@ def api(
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
-    from .api import serve
+    from .api import engine_of_environment, serve
 
-    os.environ["AGENTFLOW_SCHEMA"] = schema
+    engine = engine_of_environment(schema)
     listener = launch.listen(host, port)
     local = host in LOOPBACK
     if not local:
@@ -107,7 +107,7 @@ def api(
     said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C ends it."
     typer.echo(json.dumps({"url": address}) if as_json else said)
     sys.stdout.flush()
-    serve(listener, hosts=LOOPBACK if local else None)
+    serve(engine, listener, hosts=LOOPBACK if local else None)
 
 
 @app.command()
@@ -125,7 +125,7 @@ def worker(
     ] = None,
 ) -> None:
     """Run workflows until SIGTERM; logs one JSON object a line."""
-    functions = launch.own_workflows(workflows) if workflows else WORKFLOWS
+    functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("agentflow").addHandler(handler)

@@ -20,6 +20,7 @@ from .errors import (
     AgentFlowError,
     AlreadyFinished,
     BadName,
+    CrashInjected,
     DuplicateStep,
     EventRefused,
     IdTaken,
@@ -92,7 +93,7 @@ class Transactions:
         for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
             try:
                 check_name("workflow id", workflow_id)
-                texts.append(to_json(request, workflow=workflow_id, step="input"))
+                texts.append(to_json(request, workflow=wanted[index] or "(new)", step="input"))
             except AgentFlowError as error:
                 error.add_note(f"This is item {index} of {len(requests)}; none was created.")
                 raise
@@ -251,7 +252,9 @@ class Transactions:
         except ToolRefused:
             self._tell(replace(boundary, edge="after", outcome="refused"))
             raise
-        except Exception:
+        except CrashInjected:
+            raise
+        except BaseException:
             self._tell(replace(boundary, edge="after", outcome="unknown"))
             raise
         self._tell(replace(boundary, edge="after", outcome="committed"))

@@ -120,6 +120,10 @@ class ServerError(AgentFlowError):
     """The embedded PostgreSQL cannot be installed, started or stopped."""
 
 
+class LaneError(AgentFlowError):
+    """A lane of the laboratory cannot make this move now; nothing was moved unless the message says so."""
+
+
 class BadRequestFile(AgentFlowError, ValueError):
     """A file of requests cannot be used; the message names the line. What was read before it is good."""
 

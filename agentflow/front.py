@@ -126,7 +126,8 @@ class Engine(Transactions):
         self.database.transact("reset", {}, Boundary("reset", "before"))
 
     def close(self) -> None:
-        """No connection of this engine is open."""
+        """No connection and no thread of this engine is left."""
+        self._renewals.close()
         self.database.close()
         self.world.database.close()
 
@@ -139,7 +140,6 @@ class Engine(Transactions):
                 hook(boundary)
 
         engine: Engine = self.with_hook(tell)
-        engine._renewals = Renewals(engine)
         return engine
 
 

@@ -21,9 +21,9 @@ DEFAULT_COLUMN = "request"
 def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[bytes] | None = None) -> Iterator[str]:
     """The requests in order, read as they are asked for.
 
-    `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson` has
-    a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on each
-    line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
+    `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson`
+    has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on
+    each line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
     Raises BadRequestFile, with the number of the line where the bad record begins.
     """
     path = str(source)
@@ -84,7 +84,8 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
             header = record
             if header.count(column) != 1:
                 raise lines.bad(
-                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} (--column names another)"
+                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} "
+                    "(--column names another)"
                 )
         elif record:
             if len(record) != len(header):

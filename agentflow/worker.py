@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -71,10 +72,24 @@ def carry(
         raise
     except BaseException as error:
         if interrupted(error):
-            engine.release_lease(claim)
+            with contextlib.suppress(LostLease, DatabaseAway):
+                engine.release_lease(claim)
             raise
         engine.fail_workflow(journal.claim, describe_failure(error))
         return "failed"
+
+
+_RENEWALS: weakref.WeakSet[Renewals] = weakref.WeakSet()
+_IDLE_SECONDS = 60.0  # after so long without a claim the thread ends; the next claim starts another
+
+
+def _start_afresh() -> None:
+    for renewals in _RENEWALS:
+        renewals.start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
 
 
 class Renewals:
@@ -82,16 +97,23 @@ class Renewals:
 
     def __init__(self, engine: Transactions) -> None:
         self.engine = engine
+        self.start_afresh()
+        _RENEWALS.add(self)
+
+    def start_afresh(self) -> None:
+        """Nothing is held. For a forked child: the parent's thread is not there, and may have held the lock."""
         self._held: dict[int, tuple[Claim, float]] = {}
-        self._changed = threading.Condition()
-        self._pid, self._looks_at = 0, 0.0  # the thread's process; when it looks again by itself
+        self._changed, self._running = threading.Condition(), False
+        self._closed = False
+        self._looks_at = 0.0  # when the thread looks again by itself
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """While this is open the claim's lease is renewed every third of its length."""
         with self._changed:
-            if self._pid != os.getpid():  # the first claim, or the first one in a forked child
-                self._pid, self._looks_at, self._held = os.getpid(), 0.0, {}
+            self._closed = False
+            if not self._running:  # the first claim, or the first one in a forked child
+                self._running, self._looks_at = True, 0.0
                 threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
             due = time.monotonic() + claim.lease_seconds / 3
             self._held[id(claim)] = (claim, due)
@@ -103,13 +125,25 @@ class Renewals:
             with self._changed:
                 self._held.pop(id(claim), None)
 
+    def close(self) -> None:
+        """Nothing is renewed and the thread is gone; holding a claim starts another."""
+        with self._changed:
+            self._held, self._closed = {}, True
+            self._changed.notify()
+
     def _renew_for_ever(self) -> None:
         while True:
             with self._changed:
-                due, now = min((at for _, at in self._held.values()), default=math.inf), time.monotonic()
+                if self._closed:
+                    self._running = False
+                    return
+                now = time.monotonic()
+                due = min((at for _, at in self._held.values()), default=math.inf)
                 if due > now:
                     self._looks_at = due
-                    self._changed.wait(None if due == math.inf else due - now)
+                    if not self._changed.wait(min(due - now, _IDLE_SECONDS)) and not self._held:
+                        self._running = False
+                        return
                     continue
                 claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
             for claim in claims:
@@ -213,20 +247,23 @@ class _Bell:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._connection: psycopg.Connection[Any] | None = None
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
+        self._sockets: tuple[socket.socket, ...] = ()  # only while somebody may wait: a Worker that runs once needs none
 
     def __enter__(self) -> _Bell:
+        self._sockets = socket.socketpair()
+        self._sockets[1].setblocking(False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._connection:
-            self._connection.close()
-            self._connection = None
+        for open_one in (*self._sockets, self._connection):
+            if open_one:
+                open_one.close()
+        self._connection = None
 
     def ring(self) -> None:
         with contextlib.suppress(OSError):
-            self._writer.send(b"!")
+            for writer in self._sockets[1:]:
+                writer.send(b"!")
 
     def wait(self, seconds: float) -> None:
         """Returns when rung, or after `seconds`. After (re)connecting it returns at once: something may have been missed."""
@@ -234,7 +271,7 @@ class _Bell:
             with contextlib.suppress(DatabaseAway):
                 self._connection = self.database.listen()
                 return
-        heard = [self._reader] + ([self._connection] if self._connection else [])
+        heard: list[Any] = [self._sockets[0], *([self._connection] if self._connection else [])]
         ready, _, _ = select.select(heard, [], [], seconds)
         if self._connection in ready and self._connection:
             try:

@@ -41,6 +41,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """The server that we started is stopped and its folder gone."""
     home = config.stash.get(_STARTED, None)
     if home is not None:
+        del config.stash[_STARTED]  # notebooks/conftest.py asks for the same
         from agentflow.server import Server
 
         Server(home).stop()

@@ -1,10 +1,16 @@
-"""The one place where tests wait: for a condition, for a bounded time. No test sleeps."""
+"""What several tests need. The one place where tests wait: for a condition, for a bounded time; no test sleeps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
+
+from sqlalchemy import create_engine, text
+
+from agentflow import Database
 
 T = TypeVar("T")
 
@@ -16,3 +22,21 @@ def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
         assert time.monotonic() < deadline, f"not reached within {seconds:g} s"
         time.sleep(0.005)
     return value
+
+
+@contextmanager
+def database_of_its_own(url: str) -> Iterator[str]:
+    """The URL of an empty database on the same server, gone afterwards.
+
+    For whoever uses schema names that others use too, such as a notebook's.
+    """
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    server = create_engine(Database(url).url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    try:
+        yield server.url.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with server.connect() as connection:
+            connection.execute(text(f'DROP DATABASE "{name}" WITH (FORCE)'))
+        server.dispose()

@@ -164,8 +164,8 @@ _ORDER = {"workflows": "id", "steps": "position", "action_intents": "key", "hist
 def rows_of(database: Database, workflow_id: str, session: Session | None = None) -> dict[str, Any]:
     """All rows about one workflow, by table, without times."""
     if session is None:
-        with Session(database) as session:
-            return rows_of(database, workflow_id, session)
+        with Session(database) as own:
+            return rows_of(database, workflow_id, own)
     return {
         table: session.connection.execute(
             f'SELECT {columns} FROM "{database.schema}".{table} WHERE {"id" if table == "workflows" else "workflow_id"} = %s '

@@ -211,6 +211,12 @@ def test_an_input_that_cannot_be_kept_faithfully_is_422_and_the_neighbours_run(
     assert rows(engine, "SELECT id, status FROM {s}.workflows") == [{"id": "neighbour", "status": "completed"}]
 
 
+def test_a_bad_request_is_not_told_an_id_that_nobody_gave(client: TestClient) -> None:
+    said = sentence(post_raw(client, "/workflows", rb'{"request": "\u0000"}'))
+    assert said.startswith("workflow '(new)', step 'input', path $: the text holds a NUL character")
+    assert "'mine'" in sentence(post_raw(client, "/workflows", rb'{"id": "mine", "request": "\u0000"}'))
+
+
 def test_a_request_of_many_alphabets_comes_back_as_it_went_in(client: TestClient) -> None:
     text = '¿Dónde está mi factura? 请帮忙 🙏 "quoted" \\ line\nbreak\ttab \u2028 \x7f'
     created = client.post("/workflows", json={"request": text}).json()
@@ -550,6 +556,19 @@ def test_a_database_that_is_away_is_503_in_a_sentence_without_the_password(
     assert response.status_code == 503
     assert "does not answer" in sentence(response)
     assert "secret" not in response.text
+
+
+def test_a_server_that_takes_the_call_and_never_answers_is_503() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing"
+        response = client_of(Engine(Database(address, patience=0.2))).get("/health")
+    assert response.status_code == 503
+    sentence(response)
+
+
+def test_the_tool_waits_no_longer_for_its_database_than_the_engine(away: TestClient) -> None:
+    engine = away.app.state.engine  # type: ignore[attr-defined]
+    assert engine.world.database.patience == engine.database.patience == 0.2
 
 
 def test_creating_while_the_database_is_away_is_503(away: TestClient) -> None:

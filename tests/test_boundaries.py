@@ -1,7 +1,7 @@
-"""Every transaction x edge: a worker is lost there by an exception and by a real SIGKILL, and another finishes its work.
+"""Every transaction x edge: a worker is lost there by an exception and by a real SIGKILL; another finishes its work.
 
-Three times each: once without a crash, to see the rows as they stand at that boundary; then both kinds of loss. What a loss
-leaves must be those very rows, and what the recovery leaves must not depend on the kind.
+Three times each: once without a crash, to see the rows as they stand at that boundary; then both kinds of loss. What a
+loss leaves must be those very rows, and what the recovery leaves must not depend on the kind.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def release(engine: Engine) -> None:
 
 def take_over(engine: Engine) -> None:
     """The lease or the back-off ends, if there is one, and B works."""
-    if rows(engine, "SELECT FROM {s}.workflows WHERE lease_expires_at > now() OR (status = 'ready' AND next_run_at > now())"):
+    if rows(
+        engine, "SELECT FROM {s}.workflows WHERE lease_expires_at > now() OR (status = 'ready' AND next_run_at > now())"
+    ):
         engine.expire_lease("w")
     engine.run_until_idle("B")
 
@@ -192,7 +194,8 @@ CASES: dict[str, Case] = {
     "tool": Case(create, work, _PENDING, _GAP, take_over, _ONCE, _TWICE, subject="resolve-account"),
     "acknowledge": Case(create, work, _GAP, _ACKNOWLEDGED, take_over, _TWICE, _ONCE, subject="resolve-account"),
     "complete": Case(
-        create, work, _ACKNOWLEDGED, Left("completed", "COMPLETED", False, 3, "ACKNOWLEDGED", 1), take_over, _ONCE, _FRESH
+        create, work, _ACKNOWLEDGED, Left("completed", "COMPLETED", False, 3, "ACKNOWLEDGED", 1), take_over,
+        _ONCE, _FRESH,
     ),
     "wait": Case(
         create_research, work, _MAILED, _PARKED, then(deliver, take_over),
@@ -205,8 +208,8 @@ CASES: dict[str, Case] = {
     "renew": Case(hold, renew, _HELD, _HELD, take_over, _ONCE, _ONCE),
     "release": Case(hold, release, _HELD, _READY, take_over, _ONCE, _FRESH),
     "postpone": Case(
-        create, partial(work, fault="lose_reply"), _GAP, Left("ready", "ACTION_PENDING", False, 2, "PENDING", 1), take_over,
-        _TWICE, Right(attempts=2, recovered=False), subject="resolve-account",
+        create, partial(work, fault="lose_reply"), _GAP, Left("ready", "ACTION_PENDING", False, 2, "PENDING", 1),
+        take_over, _TWICE, Right(attempts=2, recovered=False), subject="resolve-account",
     ),
     "fail": Case(
         create, partial(work, fault="refuse"), _REFUSED, _FAILED, then(take_over, requeue, take_over), _ONCE, _FRESH
@@ -232,7 +235,9 @@ def test_every_transaction_has_a_case() -> None:
 
 @pytest.mark.parametrize("edge", ["before", "after"])
 @pytest.mark.parametrize("name", TRANSACTIONS)
-def test_a_worker_lost_at_any_boundary_loses_nothing_and_doubles_nothing(engine: Engine, url: str, name: str, edge: Edge) -> None:
+def test_a_worker_lost_at_any_boundary_loses_nothing_and_doubles_nothing(
+    engine: Engine, url: str, name: str, edge: Edge
+) -> None:
     case, rule = CASES[name], CrashAt(name, edge, CASES[name].subject)
     patient = Engine(engine.database, policy=PATIENT)
     try:
@@ -306,7 +311,9 @@ def workflow_exists(engine: Engine, rule: CrashAt) -> bool:
 
 
 def what_is_left(engine: Engine) -> Left:
-    found = rows(engine, "SELECT status, state, lease_owner IS NOT NULL AS leased, checkpoints AS steps FROM {s}.workflows")
+    found = rows(
+        engine, "SELECT status, state, lease_owner IS NOT NULL AS leased, checkpoints AS steps FROM {s}.workflows"
+    )
     if not found:
         return Left(None)
     intents = rows(engine, "SELECT status FROM {s}.action_intents")
@@ -321,7 +328,9 @@ def faults(engine: Engine) -> list[tuple[str, str]]:
 
 def assert_right(engine: Engine, right: Right) -> None:
     """The workflow ended as it must, each step once, and the history is whole and tells of every refusal."""
-    (workflow,) = rows(engine, "SELECT status, entries, checkpoints, lease_owner, recovery_started_at FROM {s}.workflows")
+    (workflow,) = rows(
+        engine, "SELECT status, entries, checkpoints, lease_owner, recovery_started_at FROM {s}.workflows"
+    )
     steps = rows(engine, "SELECT step_id, position, error FROM {s}.steps ORDER BY position")
     assert workflow["status"] == right.status and workflow["lease_owner"] is None
     assert tuple(step["step_id"] for step in steps) == right.steps
@@ -355,11 +364,13 @@ _MOMENTS = ("lease_expires_at", "next_run_at")
 
 
 def snapshot(engine: Engine) -> dict[str, Any]:
-    """Every row of both schemas, without what differs between two equal runs: times, the world's own numbers, and the
-    laboratory's entries (with their place in the count)."""
+    """Every row of both schemas, without what differs between two equal runs: times, the world's own numbers, and
+    the laboratory's entries (with their place in the count)."""
     found = {}
     for table, order in _TABLES.items():
-        moments = ", ".join(f"{m} <= clock_timestamp() AS {m}_past" for m in _MOMENTS) if "workflows" in table else "1 AS one"
+        moments = (
+            ", ".join(f"{m} <= clock_timestamp() AS {m}_past" for m in _MOMENTS) if "workflows" in table else "1 AS one"
+        )
         found[table] = [canonical(row) for row in rows(engine, f"SELECT *, {moments} FROM {table} ORDER BY {order}")]
     entries = found["{s}.history"]
     told = [entry for entry in entries if entry["event"] in FAULTS]
@@ -370,7 +381,9 @@ def snapshot(engine: Engine) -> dict[str, Any]:
 
 
 def canonical(row: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in row.items() if not name.endswith("_id") or name in ("workflow_id", "step_id")}
+    kept = {
+        name: value for name, value in row.items() if not name.endswith("_id") or name in ("workflow_id", "step_id")
+    }
     kept = {name: value for name, value in kept.items() if not name.endswith("_at") and name != "at"}
     for name in ("detail", "error"):
         if isinstance(kept.get(name), dict):

@@ -45,7 +45,9 @@ def test_the_second_visit_is_hit_once_and_the_others_pass(engine: Engine) -> Non
     assert crashing.run_until_idle("A") == 1
     found = rows(engine, "SELECT id, state FROM {s}.workflows ORDER BY id")
     assert [(row["id"], row["state"]) for row in found] == [("v", "COMPLETED"), ("w", "PLANNED"), ("x", "COMPLETED")]
-    told = rows(engine, "SELECT workflow_id, subject, worker, fence_token FROM {s}.history WHERE event = 'crash_injected'")
+    told = rows(
+        engine, "SELECT workflow_id, subject, worker, fence_token FROM {s}.history WHERE event = 'crash_injected'"
+    )
     assert told == [{"workflow_id": "w", "subject": "after checkpoint plan", "worker": "A", "fence_token": 1}]
 
 

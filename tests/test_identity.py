@@ -300,8 +300,11 @@ def test_key_planned_for_another_action_is_refused_by_the_statement_itself(engin
     for action, arguments in (("refund", {"n": 1}), ("pay", {"n": 2}), ("pay", None)):
         with pytest.raises(ActionMismatch, match="give each planned action a key of its own"):
             engine.create_action_intent(claim, "k", action, arguments)
-    after = counts(engine)
-    assert after == before | {"{s}.history": before["{s}.history"] + 3}  # the refusals
+    assert counts(engine) | {"{s}.history": 0} == before | {"{s}.history": 0}
+    query = "SELECT event, transaction, subject FROM {s}.history ORDER BY n OFFSET :before"
+    refusals = rows(engine, query, before=before["{s}.history"])
+    assert len(refusals) >= 3  # one that might have waited for a renewal is issued, and refused, again
+    assert {tuple(entry.values()) for entry in refusals} == {("write_refused", "intent", "k")}
     assert rows(engine, "SELECT action, arguments FROM {s}.action_intents") == [
         {"action": "pay", "arguments": {"n": 1}}
     ]
@@ -346,6 +349,7 @@ def test_creating_again_with_the_same_id_and_input_gives_the_first_workflow(engi
     first = engine.create_workflow({"a": 1, "b": [2]}, name=NAME, workflow_id="X")
     before = counts(engine)
     again = engine.create_workflow({"b": [2], "a": 1}, name=NAME, workflow_id="X")
+    assert (first.pop("created"), again.pop("created")) == (True, False)
     assert again == first
     assert counts(engine) == before
     assert workflow(engine, "X")["fence_token"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -355,8 +356,7 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
     migrate(database, laboratory=True)
     for _ in range(2):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
-    with database._connection() as connection:
-        connection.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
+    database._idle[-1].execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
     with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
@@ -386,8 +386,8 @@ def compete(engine: Engine, rounds: int) -> None:
                 gate.wait(20)
                 try:
                     act()
-                except (LostLease, AlreadyFinished, EventRefused) as told:
-                    return type(told).__name__
+                except (LostLease, AlreadyFinished, EventRefused) as refused:
+                    return type(refused).__name__
                 return "done"
 
             told = dict(zip(rivals, pool.map(rival, rivals.values()), strict=True))
@@ -449,6 +449,40 @@ def test_forked_children_use_connections_of_their_own_and_leave_the_parents_alon
     )
     assert done.returncode == 0, done.stderr
     whole(engine, 13)
+
+
+FORK_WHILE_RENEWING = """
+import os, sys, threading
+from agentflow import Database, Engine
+entered, leave = threading.Event(), threading.Event()
+engine = Engine(Database(sys.argv[1], sys.argv[2]), workflows={"job": lambda run, _: run.step("one", os.getpid)})
+engine.create_workflow(None, name="job")
+def hold():
+    with engine._renewals._changed:
+        entered.set()
+        leave.wait(60)
+threading.Thread(target=hold).start()
+entered.wait(60)
+child = os.fork()
+if child == 0:
+    os._exit(0 if engine.run_once("child") else 1)
+assert os.waitpid(child, 0)[1] == 0
+leave.set()
+"""
+
+
+def test_a_child_forked_while_the_parent_renews_is_not_locked_up(engine: Engine) -> None:
+    """F6."""
+    command = [sys.executable, "-c", FORK_WHILE_RENEWING, engine.database.url.render_as_string(hide_password=False), engine.database.schema]
+    process = subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said = process.communicate(timeout=30)[1]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
 
 
 NO_CATCH = """

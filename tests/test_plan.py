@@ -38,7 +38,9 @@ def test_no_kill_is_planned_behind_the_end_or_before_what_is_recorded() -> None:
                 assert PATH.index(where) >= recorded
                 reached = PATH.index(where) + where.startswith("after")
                 tool, done = PATH.index("before tool"), PATH.index("after acknowledge")
-                recorded = max(recorded, tool if tool < reached < done + 1 and where != "after acknowledge" else reached)
+                recorded = max(
+                    recorded, tool if tool < reached < done + 1 and where != "after acknowledge" else reached
+                )
 
 
 def test_kills_without_requests_are_refused() -> None:

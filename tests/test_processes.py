@@ -72,7 +72,11 @@ if __name__ == "__main__":
 def children_of(then: str) -> tuple[subprocess.Popen[str], list[int]]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT.format(then=then)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", PARENT.format(then=then)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert parent.stdin is not None and parent.stdout is not None
     told = ""

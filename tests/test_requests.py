@@ -29,7 +29,9 @@ def test_the_project_s_own_requests_are_read_exactly() -> None:
 
 
 def test_csv_quotes_commas_and_line_breaks_survive(tmp_path: Path) -> None:
-    path = file(tmp_path, "a.csv", b'\xef\xbb\xbfid,request\r\n1,"He said ""no"", twice\r\nand left"\r\n\r\n2,plain\r\n')
+    path = file(
+        tmp_path, "a.csv", b'\xef\xbb\xbfid,request\r\n1,"He said ""no"", twice\r\nand left"\r\n\r\n2,plain\r\n'
+    )
     assert list(read_requests(path)) == ['He said "no", twice\r\nand left', "plain"]
 
 

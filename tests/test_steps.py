@@ -679,11 +679,14 @@ def test_boundary_after_a_tool_says_what_is_known(engine: Engine) -> None:
         if boundary.transaction == "tool" and boundary.edge == "after":
             told.append((boundary.subject or "", boundary.outcome))
 
+    def exits(call: ToolCall) -> Any:
+        raise SystemExit(1)
+
     faults: list[Any] = ["refuse", "lose_reply", None]
     engine.world.fault = lambda call: faults.pop()
-    deploy(engine, lambda run, key: run.side_effect("pay", key=key))
+    deploy(engine, lambda run, key: run.side_effect("pay", key=key, tool=exits if key == "exits" else None))
     watched = engine.with_hook(hook)
-    for key in ("fine", "lost", "refused"):
+    for key in ("fine", "lost", "refused", "exits"):
         engine.create_workflow(key, name="tested")
     watched.worker("worker").run_until_idle()
-    assert told == [("fine", "committed"), ("lost", "unknown"), ("refused", "refused")]
+    assert told == [("fine", "committed"), ("lost", "unknown"), ("refused", "refused"), ("exits", "unknown")]

@@ -428,7 +428,8 @@ def test_step_value_that_is_changed_afterwards_stays_as_it_was_recorded(engine: 
     assert seen == [[1], [1]]
 
 
-def test_tool_that_changes_its_arguments_changes_nothing_for_the_workflow(engine: Engine) -> None:
+@pytest.mark.parametrize("lost_at", [None, ("tool", "after"), ("checkpoint", "before", "last")])
+def test_tool_that_changes_its_arguments_changes_nothing_for_the_workflow(engine: Engine, lost_at: Any) -> None:
     seen: list[Any] = []
 
     def tool(call: ToolCall) -> Any:
@@ -441,9 +442,10 @@ def test_tool_that_changes_its_arguments_changes_nothing_for_the_workflow(engine
         return run.step("last", lambda: arguments)
 
     workflow_id = start(engine, through)
-    crash(engine, "tool", "after")
+    if lost_at:
+        crash(engine, *lost_at)
     assert settle(engine, workflow_id)["result"] == {"amount": 5}
-    assert seen == [{"amount": 5}] * 2
+    assert seen == [{"amount": 5}] * (2 if lost_at == ("tool", "after") else 1)
 
 
 # -- sizes

@@ -1,4 +1,6 @@
-"""The laboratory: what is done to the engine from outside, through its one hook. The engine never imports it.
+"""The laboratory: everything that stops, crashes, shows and checks the engine, through its one hook.
 
-`processes` starts and kills real worker processes, `crashes` loses a worker at a boundary, `soak` does that to hundreds.
+`laboratory` opens a database of one's own, `stepper` moves workers one transaction at a time, `look` shows rows as
+tables and sentences, `panel` has the buttons, `checks` proves. `processes` starts and kills real worker processes, `crashes`
+loses a worker at a boundary, `soak` does that to hundreds. The engine never imports any of them. Read `stepper` next.
 """

@@ -1,8 +1,8 @@
 """A worker is lost at a boundary: by an exception (kinder, `finally` blocks run) or by SIGKILL of a real process.
 
-Both go through the engine's one hook and write one history entry before they act: `crash_injected` or `worker_killed`. A
-workflow that does not exist yet has no history, and a claim that has not happened no workflow: then nothing is recorded.
-What does not live here: which crashes to choose (`soak`), the processes (`processes`).
+Both go through the engine's one hook and write one history entry before they act: `crash_injected` or `worker_killed`.
+A workflow that does not exist yet has no history, and a claim that has not happened no workflow: then nothing is
+recorded. What does not live here: which crashes to choose (`soak`), the processes (`processes`).
 """
 
 from __future__ import annotations

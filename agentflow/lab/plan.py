@@ -1,7 +1,7 @@
 """Which workers a soak kills, and where: decided in advance by a hash of seed, request, boundary and token.
 
-The same seed and the same number of requests give the same kills, however the workers share the work. What does not live
-here: carrying it out (`soak`).
+The same seed and the same number of requests give the same kills, however the workers share the work. What does not
+live here: carrying it out (`soak`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ PATH = (
     "before acknowledge", "after acknowledge",
     "before complete", "after complete",
 )  # fmt: skip
-"""The boundaries that every run of the support agent passes at least once, in order. (Before a claim there is no request.)"""
+"""The boundaries that every run of the support agent passes at least once, in order.
+
+Before a claim there is no request."""
 
 GAP = ("after tool", "before acknowledge")
 """The acknowledgment gap: the effect exists and the engine does not know."""
@@ -44,8 +46,8 @@ def label(boundary: Boundary) -> str:
 def plan_kills(seed: int, requests: int, kills: int) -> Plan:
     """Exactly `kills` kills, at least a tenth of them in the acknowledgment gap.
 
-    The requests whose best boundary has the smallest hash are hit first; when there are more kills than requests, each is
-    hit at its next token too, where a successor passes for certain. Raises ValueError if there is nothing to kill.
+    The requests whose best boundary has the smallest hash are hit first; when there are more kills than requests, each
+    is hit at its next token too, where a successor passes for certain. Raises ValueError if there is nothing to kill.
     """
     if kills and not requests:
         raise ValueError("there is no request, so no worker can be killed at one.")

@@ -1,8 +1,8 @@
 """Real processes that a laboratory may kill: started in milliseconds, always found and reaped, gone with their parent.
 
 They are forked by a fork server (a small process that has imported AgentFlow and holds no thread and no connection), so
-none inherits this process's threads, locks or sockets; where there is no fork server they are spawned. What does not live
-here: what a process does (`crashes`, `soak`).
+none inherits this process's threads, locks or sockets; where there is no fork server they are spawned. What does not
+live here: what a process does (`crashes`, `soak`).
 """
 
 from __future__ import annotations
@@ -89,8 +89,11 @@ def _end_with_parent() -> None:
 
 
 def _die_with_fork_server() -> None:
-    """On Linux a stopped process ends as well: the kernel kills it when the fork server ends, which ends with our parent
-    as soon as no child of its own holds the other end of its pipe. (Elsewhere a stopped orphan stays stopped.)"""
+    """On Linux a stopped process ends with its parent as well.
+
+    The kernel kills it when the fork server ends, which ends with our parent as soon as no child of its own holds the
+    other end of its pipe. Elsewhere a stopped orphan stays stopped.
+    """
     server = getattr(forkserver, "_forkserver", None)
     pipe = getattr(server, "_forkserver_alive_fd", None)
     if sys.platform == "linux" and pipe is not None:

@@ -13,8 +13,8 @@ from typing import Any
 class SoakReport:
     """What a soak came to, read from the rows after every worker was gone. Times in ms unless they say seconds.
 
-    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the parent
-    to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
+    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the
+    parent to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
     `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
     """
 
@@ -55,8 +55,8 @@ class SoakReport:
             ),
             (
                 self.tool_execution_attempts - self.business_effects == self.repeated_calls,
-                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the {self.repeated_calls} "
-                + "repeated calls in the world's own log",
+                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the "
+                + f"{self.repeated_calls} repeated calls in the world's own log",
             ),
             (
                 self.kills_happened == self.kills_planned,

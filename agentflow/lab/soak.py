@@ -1,8 +1,9 @@
 """Hundreds of requests on real worker processes that are really killed; afterwards the rows say what it came to.
 
-Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random: by
-the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced, their
-leases run out, and the others take over. What does not live here: how a process is started and reaped (`processes`).
+Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random:
+by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced,
+their leases run out, and the others take over. What does not live here: how a process is started and reaped
+(`processes`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .plan import GAP, Plan, label, plan_kills
 from .processes import ended, kill, start
 from .report import SoakReport
 
+PARTS = ("detect", "claim", "replay", "re_execute", "span")
 BATCH = 100
 AHEAD = 400  # so many unfinished workflows are in the queue at most
 MakeEngine = Callable[..., Engine]
@@ -62,8 +64,8 @@ def soak(
     Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
     planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
     the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
-    sense, for no request at all, and whatever reading the requests raises.
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make
+    no sense, for no request at all, and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
@@ -152,8 +154,10 @@ class _Soak:
             kill(self.alive.values())
 
     def _may_be_submitted(self, finished: int, next_kill: float | None) -> int:
-        """How many requests at most: few unfinished ones, and work must not outrun the random kills, or the last of them
-        would find nobody working."""
+        """How many requests may be in the queue or behind it by now.
+
+        Few unfinished ones; and work must not outrun the random kills, or the last of them would find nobody working.
+        """
         may = min(self.total, finished + AHEAD)
         if next_kill is None:
             return may
@@ -202,6 +206,8 @@ class _Soak:
             process.kill()
             self.in_flight += self._is_active(process.name)  # seen after the signal: it sends nothing any more
             self.random_kills += 1
+        for held in self._ask(_HELD, name=process.name):
+            self.engine.record_fault(held["id"], "worker_killed", worker=process.name, token=held["fence_token"])
         process.join()
         self._bury([process])
 
@@ -218,8 +224,9 @@ class _Soak:
             for r in rows
         )
         return (
-            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows are finished, "
-            f"{seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep and read their histories."
+            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows "
+            f"are finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with "
+            "--keep and read their histories."
         )
 
     def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
@@ -233,10 +240,11 @@ class _Soak:
             schema=self.database.schema, seed=seed, workers=self.workers, **figures,
             lost_workflows=self.total - figures["workflows_completed"],
             repeated_calls=self._ask(_REPEATED)[0]["calls"],
-            kills_planned=planned.total(), kills_happened=len(kills), kills_in_gap=sum(where in GAP for _, where in kills),
+            kills_planned=planned.total(), kills_happened=len(kills),
+            kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
-            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in ("detect", "claim", "replay", "re_execute", "span")},
+            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in PARTS},
             kills=kills, seconds=round(seconds, 1),
         )  # fmt: skip
 
@@ -254,6 +262,7 @@ WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
 _REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
 _HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
+_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 

@@ -1,0 +1,92 @@
+"""A database of one's own for each notebook, and who closes what when a cell is run again.
+
+What lives here: opening an empty laboratory, its health in sentences, and the list of what is open by name. What does
+not: what happens in it (`stepper`), what it looks like (`look`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..database import Database
+from ..doctor import examine
+from ..errors import AgentFlowError
+from ..front import Engine, open_engine
+from ..migrations import LABORATORY, migrate
+from ..model import Policy
+from ..requests import read_requests
+
+LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
+PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
+DATA = "support_requests.csv"
+
+
+class Closable(Protocol):
+    """Anything that holds threads or connections."""
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+
+
+_open: dict[tuple[str, str], Closable] = {}
+
+
+def keep(kind: str, name: str, thing: Closable) -> None:
+    """`thing` is what is open under this name; what was open before is closed."""
+    let_go(kind, name)
+    _open[kind, name] = thing
+
+
+def let_go(kind: str, name: str) -> None:
+    """Nothing is open under this name."""
+    old = _open.pop((kind, name), None)
+    if old is not None:
+        old.close()
+
+
+def fresh_laboratory(name: str, **options: Any) -> Engine:
+    """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
+
+    Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises
+    NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
+    """
+    let_go("panel", name)
+    options.setdefault("policy", PATIENT)
+    engine = open_engine(schema=name, **options)
+    keep("engine", name, engine)
+    if _is_unused(engine.database):
+        migrate(engine.database, laboratory=True)
+    engine.reset_database()
+    return engine
+
+
+def _is_unused(database: Database) -> bool:
+    """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
+    purpose = database.read("purpose", {})[0]["purpose"]
+    return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
+
+
+def doctor(engine: Engine) -> list[str]:
+    """What this laboratory stands on, a sentence each; `agentflow doctor` on the command line says more.
+
+    Raises AgentFlowError for the first thing that is not as it must be, with how to mend it.
+    """
+    for finding in examine(engine.database.schema):
+        if not finding.ok:
+            raise AgentFlowError(f"{finding.topic}: {finding.says} {finding.mend}")
+    return [
+        "Python and all packages are installed.",
+        "PostgreSQL answers, and a commit is on disk before we hear of it.",
+        f"The tables are in the schema {engine.database.schema}, which is a laboratory: it may be emptied.",
+    ]
+
+
+def support_requests(path: Path | None = None) -> list[str]:
+    """The requests of data/support_requests.csv, as customers wrote them.
+
+    Without a path the file is looked for in `data/` here and in the folders above. Raises BadRequestFile.
+    """
+    here = Path.cwd()
+    places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
+    return list(read_requests(next((place for place in places if place.is_file()), places[0])))
