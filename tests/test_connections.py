@@ -16,7 +16,7 @@ from .helpers import eventually
 def session(database: Database) -> int:
     """The server process behind the connection that the door would use now."""
     cursor = database._take()
-    database._give_back(cursor)
+    database._idle.append(cursor)
     return cursor.connection.info.backend_pid
 
 
@@ -27,8 +27,8 @@ def test_one_thread_uses_one_connection_again_and_again(engine: Engine) -> None:
 def test_two_statements_at_once_have_a_connection_each(engine: Engine) -> None:
     first, second = engine.database._take(), engine.database._take()
     assert first.connection is not second.connection
-    engine.database._give_back(first)
-    engine.database._give_back(second)
+    engine.database._idle.append(first)
+    engine.database._idle.append(second)
 
 
 def test_failed_statement_leaves_its_connection_usable(engine: Engine) -> None:
@@ -43,7 +43,7 @@ def test_lost_connection_takes_its_idle_neighbours_along(engine: Engine) -> None
     taken = [engine.database._take() for _ in range(3)]
     lost = {cursor.connection.info.backend_pid for cursor in taken}
     for cursor in taken:
-        engine.database._give_back(cursor)
+        engine.database._idle.append(cursor)
     rows(engine, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY(:pids)", pids=list(lost))
     eventually(lambda: not rows(engine, "SELECT FROM pg_stat_activity WHERE pid = ANY(:pids)", pids=list(lost)))
     assert engine.get_workflow("nobody") is None
