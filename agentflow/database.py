@@ -57,7 +57,9 @@ class Database:
         self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
-            raise BadName(f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another.")
+            raise BadName(
+                f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another."
+            )
         self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
@@ -101,7 +103,9 @@ class Database:
             else:
                 _log(rows, boundary)
                 if hook:
-                    none = "refused" if boundary.workflow else "committed"  # no row of this workflow; an empty claim is none
+                    none = (
+                        "refused" if boundary.workflow else "committed"
+                    )  # no row of this workflow; an empty claim is none
                     outcome = rows[0].get("outcome", "committed") if rows else none
                     hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
                 return rows, in_doubt
@@ -154,7 +158,9 @@ class Database:
     def _connect(self) -> psycopg.Connection[Any]:
         target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
         try:
-            connection = psycopg.connect(target, autocommit=True, connect_timeout=5, application_name=self.application_name)
+            connection = psycopg.connect(
+                target, autocommit=True, connect_timeout=5, application_name=self.application_name
+            )
             for setting in _SETTINGS:
                 with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
                     connection.execute(setting)
@@ -213,8 +219,10 @@ def _address(url: str) -> URL:
 
 
 def _is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
-    """Whether another connection may do better: this one is lost, in the middle of something, or read-only (a session
-    keeps the default that it began with, and an old primary its address)."""
+    """Whether another connection may do better: this one is lost, in the middle of something, or read-only.
+
+    A session keeps the default that it began with, and an old primary its address.
+    """
     if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return True
     return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
@@ -272,7 +280,9 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
             "again: it is guarded."
         )
     if isinstance(error, _TRANSIENT):
-        return DatabaseAway(f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+        return DatabaseAway(
+            f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again."
+        )
     if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
         return AgentFlowError(
             f"{name}: {database.where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
@@ -280,8 +290,12 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
-    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn):
-        return SchemaMissing(f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`.")
+    if isinstance(
+        error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn
+    ):
+        return SchemaMissing(
+            f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`."
+        )
     return AgentFlowError(
         f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
         "and see `agentflow doctor`."

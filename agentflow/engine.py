@@ -98,14 +98,18 @@ class Transactions:
                 error.add_note(f"This is item {index} of {len(requests)}; none was created.")
                 raise
         if len(set(ids)) != len(ids):
-            raise BadName("the same workflow id stands twice in one batch; none was created. Give each an id of its own.")
+            raise BadName(
+                "the same workflow id stands twice in one batch; none was created. Give each an id of its own."
+            )
         if not ids:
             return {}
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
         if len(rows) != len(ids):
-            raise AgentFlowError(f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again.")
+            raise AgentFlowError(
+                f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again."
+            )
         taken = {row["id"] for row in rows if not row["same"]}
         if taken:
             index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
@@ -125,7 +129,13 @@ class Transactions:
         row = rows[0]
         values = {step["step_id"]: step["value"] for step in row["steps"]}
         events = {name: json.loads(payload) for name, payload in row["events"].items()}
-        return {**row, "events": events, "request": row["input"], "classification": values.get("classify"), "plan": values.get("plan")}
+        return {
+            **row,
+            "events": events,
+            "request": row["input"],
+            "classification": values.get("classify"),
+            "plan": values.get("plan"),
+        }
 
     def list_workflows(
         self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
@@ -185,7 +195,9 @@ class Transactions:
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         rows, _ = self.database.transact("load", params, self._boundary("load", claim), self.hook)
         if not rows:
-            raise LostLease(claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's")
+            raise LostLease(
+                claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's"
+            )
         steps = [
             Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
             for row in rows
@@ -326,7 +338,9 @@ class Transactions:
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
             why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
-            raise EventRefused(f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow().")
+            raise EventRefused(
+                f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
+            )
 
     def cancel_workflow(self, workflow_id: str) -> None:
         """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
@@ -403,9 +417,18 @@ class Transactions:
             )
         raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
 
-    def _unclaimed(self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None) -> Row:
+    def _unclaimed(
+        self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
+    ) -> Row:
         check_name("workflow id", workflow_id)
-        told = {"p_workflow": workflow_id, "p_worker": None, "p_token": None, "p_subject": subject, "p_detail": None, **(params or {})}
+        told = {
+            "p_workflow": workflow_id,
+            "p_worker": None,
+            "p_token": None,
+            "p_subject": subject,
+            "p_detail": None,
+            **(params or {}),
+        }
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
         rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
         if rows and rows[0]["outcome"] == "refused" and NOW_POSSIBLE[name](rows[0]):
@@ -417,8 +440,10 @@ class Transactions:
 
 
 def _was_mine(name: str, row: Row, claim: Claim) -> bool:
-    """Whether the locked row shows that an earlier issue of this statement was committed: the token is still mine, and
-    only its holder can have made the change."""
+    """Whether the locked row shows that an earlier issue of this statement was committed.
+
+    The token is still mine, and only its holder can have made the change.
+    """
     if row["fence_token"] != claim.fence_token or row["status"] == "cancelled":
         return False
     if row["lease_owner"] is None:

@@ -81,7 +81,9 @@ class DuplicateStep(DeterminismError):
     """The same step id was used twice in one run."""
 
     def __init__(self, workflow: str, position: int, step: str) -> None:
-        super().__init__(workflow, position, f"{step} once", f"{step} again (put a counter into the id, such as {step}-2)")
+        super().__init__(
+            workflow, position, f"{step} once", f"{step} again (put a counter into the id, such as {step}-2)"
+        )
 
 
 class StepMisuse(AgentFlowError, TypeError):

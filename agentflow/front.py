@@ -16,12 +16,13 @@ from .engine import Transactions
 from .errors import CrashInjected, NotALaboratory
 from .migrations import LABORATORY, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
+from .renewals import Renewals
 from .run import Workflow
 from .schema import DEFAULT_SCHEMA
 from .server import ensure_running
 from .statements import GUARD
 from .tools import SimulatedTool
-from .worker import Renewals, Worker, carry
+from .worker import Worker, carry
 from .workflows import WORKFLOWS
 
 _PROGRESS = {"checkpoint", "intent", "acknowledge", "complete", "wait", "postpone", "fail"}
@@ -99,7 +100,13 @@ class Engine(Transactions):
         return self.world(ToolCall(idempotency_key, action, None, workflow_id))
 
     def record_fault(
-        self, workflow_id: str, event: str, *, worker: str | None = None, token: int | None = None, at: str | None = None
+        self,
+        workflow_id: str,
+        event: str,
+        *,
+        worker: str | None = None,
+        token: int | None = None,
+        at: str | None = None,
     ) -> None:
         """The history says that the laboratory did this to the workflow; `at` names the boundary."""
         params = {
@@ -159,7 +166,12 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    condition = " ".join(line.strip() for line in GUARD.splitlines()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
+    condition = (
+        " ".join(line.strip() for line in GUARD.splitlines())
+        .removeprefix("WHERE ")
+        .replace("%(", ":")
+        .replace(")s", "")
+    )
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 

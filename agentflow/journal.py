@@ -39,7 +39,12 @@ class ClaimedJournal:
     """
 
     def __init__(
-        self, engine: Transactions, claim: Claim, tool: Tool, states: States, stopping: Callable[[], bool] = lambda: False
+        self,
+        engine: Transactions,
+        claim: Claim,
+        tool: Tool,
+        states: States,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.engine, self.claim, self.tool, self.states, self.stopping = engine, claim, tool, states, stopping
         self.recorded: list[Checkpoint] = []
@@ -56,7 +61,11 @@ class ClaimedJournal:
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
             asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
-            if (asked.kind, asked.step_id, asked.waited_for) != (checkpoint.kind, checkpoint.step_id, checkpoint.waited_for):
+            if (asked.kind, asked.step_id, asked.waited_for) != (
+                checkpoint.kind,
+                checkpoint.step_id,
+                checkpoint.waited_for,
+            ):
                 raise self._mismatch(str(checkpoint), str(asked))
             if kind == "side_effect":
                 self._check_action(self.intents[step_id], action, arguments)
@@ -84,7 +93,9 @@ class ClaimedJournal:
         attempt = self.attempts + 1
         if attempt < policy.max_attempts and not isinstance(error, UnfaithfulValue | StepMisuse):
             self._postpone(step_id, failure, attempt)
-        claim = self.engine.checkpoint(self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail())
+        claim = self.engine.checkpoint(
+            self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail()
+        )
         self._advance(claim)
         raise StepFailed(claim.workflow_id, step_id, failure)
 
@@ -115,7 +126,9 @@ class ClaimedJournal:
     def wait(self, step_id: str, name: str) -> Any:
         """The event's payload, checkpointed. Raises Suspend when the workflow was parked instead."""
         state = self.states.get(step_id, step_id.upper())
-        claim, arrived, payload = self.engine.wait_for_event(self.claim, step_id, name, state=state, detail=self._detail())
+        claim, arrived, payload = self.engine.wait_for_event(
+            self.claim, step_id, name, state=state, detail=self._detail()
+        )
         if not arrived:
             raise Suspend(step_id, name)
         self._advance(claim)
@@ -137,7 +150,12 @@ class ClaimedJournal:
         planned = self.intents.get(key)
         if planned is None:
             planned = self.engine.create_action_intent(
-                self.claim, key, name, arguments, state=self.states.get(f"{key}:planned", "ACTION_PENDING"), detail=self._detail()
+                self.claim,
+                key,
+                name,
+                arguments,
+                state=self.states.get(f"{key}:planned", "ACTION_PENDING"),
+                detail=self._detail(),
             )
             self.intents[key] = planned
             return planned, False
@@ -162,7 +180,9 @@ class ClaimedJournal:
 
     def _acknowledge(self, key: str, result: Any, error: dict[str, Any] | None) -> None:
         state = self.states.get(key, "ACTION_ACKNOWLEDGED" if error is None else "ACTION_REFUSED")
-        self._advance(self.engine.acknowledge_action(self.claim, result, key, state=state, error=error, detail=self._detail()))
+        self._advance(
+            self.engine.acknowledge_action(self.claim, result, key, state=state, error=error, detail=self._detail())
+        )
         del self.intents[key]
 
     def _postpone(self, step_id: str, failure: dict[str, Any], attempt: int) -> NoReturn:

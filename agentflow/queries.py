@@ -25,37 +25,56 @@ def _laboratory(name: str, why: str, text: str) -> None:
     LABORATORY[name] = Statement(name, why, text)
 
 
-_read("runnable", "Is there work that a claim may have skipped because its row was locked?", """\
+_read(
+    "runnable",
+    "Is there work that a claim may have skipped because its row was locked?",
+    """\
 SELECT EXISTS (
     SELECT FROM agentflow.workflows
     WHERE status = 'ready'
       AND next_run_at <= (SELECT clock_timestamp())
       AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
-      AND name = ANY(%(p_names)s)) AS runnable""")
+      AND name = ANY(%(p_names)s)) AS runnable""",
+)
 
-_read("inspect", "One workflow with its checkpoints and intents, from one snapshot.", """\
+_read(
+    "inspect",
+    "One workflow with its checkpoints and intents, from one snapshot.",
+    """\
 SELECT w.*,
        coalesce((SELECT json_agg(s ORDER BY s.position) FROM agentflow.steps AS s WHERE s.workflow_id = w.id), '[]') AS steps,
        coalesce((SELECT json_agg(i ORDER BY i.created_at) FROM agentflow.action_intents AS i WHERE i.workflow_id = w.id), '[]')
            AS actions
 FROM agentflow.workflows AS w
-WHERE id = %(p_workflow)s""")
+WHERE id = %(p_workflow)s""",
+)
 
-_read("list", "A page of workflows, the newest first; the prefix is matched literally.", """\
+_read(
+    "list",
+    "A page of workflows, the newest first; the prefix is matched literally.",
+    """\
 SELECT id, name, status, state, lease_owner, fence_token, checkpoints, attempts, crashes, waiting_for, created_at, updated_at,
        completed_at, finished_at
 FROM agentflow.workflows
 WHERE (%(p_status)s::text IS NULL OR status = %(p_status)s)
   AND starts_with(id, %(p_prefix)s)
 ORDER BY created_at DESC, id
-LIMIT %(p_limit)s OFFSET %(p_offset)s""")
+LIMIT %(p_limit)s OFFSET %(p_offset)s""",
+)
 
-_read("look_up", "What the world remembers under a key, asked without acting.", """\
+_read(
+    "look_up",
+    "What the world remembers under a key, asked without acting.",
+    """\
 SELECT result, attempts
 FROM agentflow_world.tool_ledger
-WHERE idempotency_key = %(p_key)s AND remembered""")
+WHERE idempotency_key = %(p_key)s AND remembered""",
+)
 
-_read("history", "One workflow's history: the engine's entries in their own order, each of the world's after those before it.", """\
+_read(
+    "history",
+    "One workflow's history: the engine's entries in their own order, each of the world's after those before it.",
+    """\
 SELECT * FROM (
     SELECT workflow_id, n, at, event, transaction, subject, worker, fence_token, detail
     FROM agentflow.history
@@ -71,10 +90,14 @@ SELECT * FROM (
     FROM agentflow_world.tool_attempts AS a
     WHERE a.workflow_id = %(p_workflow)s
 ) AS entries
-ORDER BY n, transaction = 'tool', at""")
+ORDER BY n, transaction = 'tool', at""",
+)
 
 
-_laboratory("fault", "An injected fault is an entry of the history like any other, numbered by the row.", """\
+_laboratory(
+    "fault",
+    "An injected fault is an entry of the history like any other, numbered by the row.",
+    """\
 WITH w AS (
     UPDATE agentflow.workflows
     SET entries = entries + 1
@@ -88,33 +111,53 @@ entry AS (
     RETURNING n, event
 )
 SELECT 'committed' AS outcome, entry.n, entry.event, w.id
-FROM w, entry""")
+FROM w, entry""",
+)
 
-_laboratory("refuse", "The tool refuses: the world remembers the attempt, and no effect.", """\
+_laboratory(
+    "refuse",
+    "The tool refuses: the world remembers the attempt, and no effect.",
+    """\
 INSERT INTO agentflow_world.tool_attempts (idempotency_key, workflow_id, action, outcome)
 VALUES (%(p_key)s, %(p_workflow)s, %(p_action)s, 'refused')
-RETURNING 'committed' AS outcome, attempt_id""")
+RETURNING 'committed' AS outcome, attempt_id""",
+)
 
-_laboratory("forget", "The tool forgets keys: what was done stays done, and the key protects it no longer.", """\
+_laboratory(
+    "forget",
+    "The tool forgets keys: what was done stays done, and the key protects it no longer.",
+    """\
 UPDATE agentflow_world.tool_ledger
 SET remembered = false
 WHERE remembered
   AND (%(p_key)s::text IS NULL OR idempotency_key = %(p_key)s)
-RETURNING 'committed' AS outcome, effect_id, idempotency_key""")
+RETURNING 'committed' AS outcome, effect_id, idempotency_key""",
+)
 
-_laboratory("reset", "A laboratory's rows are gone, all at once; another schema's are not touched.", """\
+_laboratory(
+    "reset",
+    "A laboratory's rows are gone, all at once; another schema's are not touched.",
+    """\
 WITH a AS (DELETE FROM agentflow.history RETURNING 1),
 b AS (DELETE FROM agentflow.steps RETURNING 1),
 c AS (DELETE FROM agentflow.action_intents RETURNING 1),
 d AS (DELETE FROM agentflow_world.tool_attempts RETURNING 1),
 e AS (DELETE FROM agentflow_world.tool_ledger RETURNING 1),
 w AS (DELETE FROM agentflow.workflows RETURNING 1)
-SELECT 'committed' AS outcome, (SELECT count(*) FROM w) AS workflows, (SELECT count(*) FROM e) AS effects""")
+SELECT 'committed' AS outcome, (SELECT count(*) FROM w) AS workflows, (SELECT count(*) FROM e) AS effects""",
+)
 
-_read("purpose", "Whose rows are these? A laboratory's schema says so in its comment.", """\
-SELECT obj_description(to_regnamespace('agentflow'), 'pg_namespace') AS purpose""")
+_read(
+    "purpose",
+    "Whose rows are these? A laboratory's schema says so in its comment.",
+    """\
+SELECT obj_description(to_regnamespace('agentflow'), 'pg_namespace') AS purpose""",
+)
 
-_read("metrics", "The reliability figures, from the rows alone.", """\
+_read(
+    "metrics",
+    "The reliability figures, from the rows alone.",
+    """\
 WITH recovered AS (
     SELECT extract(epoch FROM completed_at - recovery_started_at) * 1000 AS ms
     FROM agentflow.workflows
@@ -138,9 +181,13 @@ SELECT (SELECT count(*) FROM agentflow.workflows) AS workflows_total,
        (SELECT coalesce(sum(effects), 0)::bigint FROM done) AS business_effects,
        (SELECT coalesce(sum(greatest(repeated, effects - greatest(1, coalesce(actions, 1)))), 0)::bigint
         FROM done LEFT JOIN planned USING (workflow_id, action)) AS duplicate_business_effects,
-       (SELECT round(avg(ms)::numeric, 3)::float8 FROM recovered) AS recovery_latency_ms""")
+       (SELECT round(avg(ms)::numeric, 3)::float8 FROM recovered) AS recovery_latency_ms""",
+)
 
-_read("recoveries", "Every take-over: when the worker was lost (if known), noticed, claimed, replayed, and finished.", """\
+_read(
+    "recoveries",
+    "Every take-over: when the worker was lost (if known), noticed, claimed, replayed, and finished.",
+    """\
 SELECT c.workflow_id, c.n, c.worker, c.fence_token, c.detail ->> 'held_by' AS held_by, c.at AS claimed_at,
        (c.detail ->> 'asked_at')::timestamptz AS asked_at,
        crash.at AS crashed_at,
@@ -159,7 +206,8 @@ LEFT JOIN LATERAL (
     WHERE h.workflow_id = c.workflow_id AND h.n > c.n AND h.fence_token = c.fence_token AND h.detail IS NOT NULL
     ORDER BY n LIMIT 1) AS first ON true
 WHERE c.transaction = 'claim' AND (c.detail ->> 'recovered')::bool
-ORDER BY c.at""")
+ORDER BY c.at""",
+)
 
 
 def show_sql(name: str, schema: str | None = None) -> str:

@@ -135,7 +135,9 @@ class DurableRunner:
         self, run_id: str, store: StepStore | Journal, events: dict[str, Any] | None = None, *, tool: Tool | None = None
     ) -> None:
         self.run_id, self.ledger = run_id, Ledger()
-        self._journal: Journal = _MemoryJournal(run_id, store, events or {}, tool, self.ledger) if isinstance(store, StepStore) else store
+        self._journal: Journal = (
+            _MemoryJournal(run_id, store, events or {}, tool, self.ledger) if isinstance(store, StepStore) else store
+        )
         self._asked: dict[str, str] = {}
         self._effects: dict[str, tuple[str, str, Checkpoint]] = {}
         self._thread, self._inside = threading.get_ident(), ""
@@ -212,11 +214,15 @@ class DurableRunner:
         self._inside = step_id
         try:
             if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-                raise StepMisuse(f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; give a plain function.")
+                raise StepMisuse(
+                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; give a plain function."
+                )
             value = fn()
             if inspect.iscoroutine(value):
                 value.close()
-                raise StepMisuse(f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function.")
+                raise StepMisuse(
+                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function."
+                )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
         except CrashInjected:
             raise
@@ -233,9 +239,13 @@ class DurableRunner:
         if self.ended_by:
             raise self.ended_by
         if threading.get_ident() != self._thread:
-            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it in the function's own.")
+            raise StepMisuse(
+                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it in the function's own."
+            )
         if self._inside:
-            raise StepMisuse(f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after.")
+            raise StepMisuse(
+                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after."
+            )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):
             raise BadName(f"step id {step_id!r} begins with {_EFFECT!r}, which marks actions; choose another id.")
@@ -270,7 +280,9 @@ def interrupted(error: BaseException) -> bool:
 class _MemoryJournal:
     """A StepStore behind the runner: one write per result, after the effect, so this runner has the gap itself."""
 
-    def __init__(self, run_id: str, store: StepStore, events: dict[str, Any], tool: Tool | None, ledger: Ledger) -> None:
+    def __init__(
+        self, run_id: str, store: StepStore, events: dict[str, Any], tool: Tool | None, ledger: Ledger
+    ) -> None:
         self.run_id, self.store, self.events, self.tool, self.ledger = run_id, store, events, tool, ledger
 
     def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:

@@ -68,10 +68,15 @@ workflows = Table(
     CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="waiting_names_its_event"),
     CheckConstraint("(status = 'completed') = (completed_at IS NOT NULL)", name="completed_has_its_time"),
     CheckConstraint("(status = 'completed') = (result IS NOT NULL)", name="completed_has_its_result"),
-    CheckConstraint("(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"),
+    CheckConstraint(
+        "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"
+    ),
     CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="failed_says_why"),
     CheckConstraint("lease_owner IS NULL OR fence_token > 0", name="leased_has_its_token"),
-    CheckConstraint("fence_token >= 0 AND checkpoints >= 0 AND entries > 0 AND attempts >= 0 AND crashes >= 0", name="counts_are_counts"),
+    CheckConstraint(
+        "fence_token >= 0 AND checkpoints >= 0 AND entries > 0 AND attempts >= 0 AND crashes >= 0",
+        name="counts_are_counts",
+    ),
     # Finished and waiting rows are outside; no column that a checkpoint changes is inside, so these updates stay HOT.
     Index("workflows_runnable", "next_run_at", postgresql_where=text("status = 'ready'")),
     postgresql_with={"fillfactor": 70},

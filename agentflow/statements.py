@@ -25,7 +25,9 @@ class Statement:
     def render(self, schema: str) -> str:
         """The text for another pair of schemas."""
         text = self.text.replace(f"{DEFAULT_SCHEMA}{WORLD_SUFFIX}.", f"{quoted(schema + WORLD_SUFFIX)}.")
-        return text.replace(f"{DEFAULT_SCHEMA}.", f"{quoted(schema)}.").replace(f"'{DEFAULT_SCHEMA}'", f"'{channel(schema)}'")
+        return text.replace(f"{DEFAULT_SCHEMA}.", f"{quoted(schema)}.").replace(
+            f"'{DEFAULT_SCHEMA}'", f"'{channel(schema)}'"
+        )
 
 
 def quoted(identifier: str) -> str:
@@ -131,6 +133,7 @@ w AS (
          WITH ORDINALITY AS b (id, name, input, n),
          clock,
          LATERAL (SELECT now + (n - 1) * interval '1 microsecond' AS due) AS moment
+    ORDER BY b.id
     ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id
     RETURNING id, name, input, xmax = 0 AS inserted
 ),
@@ -276,7 +279,9 @@ _UNFINISHED = """\
       AND status IN ('ready', 'waiting')"""
 
 _ALL = [
-    Statement("create", "Two callers with one id: the primary key lets one insert, the other is shown that row.", _CREATE),
+    Statement(
+        "create", "Two callers with one id: the primary key lets one insert, the other is shown that row.", _CREATE
+    ),
     Statement(
         "claim",
         "Two workers and one row: the first locks it, the second skips it; the token rises, so the old one is void.",
@@ -351,9 +356,9 @@ FROM effect, attempt""",
             attempts = 0,
             crashes = 0,
             error = NULL,""",
-            parts=_STEP.format(kind="wait", value="payload", error="NULL::json", waited_for="%(p_subject)s", when="\n    WHERE arrived").replace(
-                "SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"
-            ),
+            parts=_STEP.format(
+                kind="wait", value="payload", error="NULL::json", waited_for="%(p_subject)s", when="\n    WHERE arrived"
+            ).replace("SELECT id, %(p_subject)s,", "SELECT id, %(p_step)s,"),
             columns="arrived payload",
         ),
     ),

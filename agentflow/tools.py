@@ -42,8 +42,12 @@ class SimulatedTool:
         """The result of the one business effect of this key. Raises ToolRefused, or TimeoutError when nobody knows."""
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
-            self._run("refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action})
-            raise ToolRefused(f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue.")
+            self._run(
+                "refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action}
+            )
+            raise ToolRefused(
+                f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue."
+            )
         if fault == "lose_request":
             raise TimeoutError(f"{call.action}: no answer (the request was lost).")
         if fault == "forget":
@@ -106,7 +110,13 @@ class StandInModel:
     """
 
     def __init__(
-        self, *, seed: int = 0, fail_on: tuple[str, ...] = (), failures: int = 1, seconds: float = 0.0, varying: bool = False
+        self,
+        *,
+        seed: int = 0,
+        fail_on: tuple[str, ...] = (),
+        failures: int = 1,
+        seconds: float = 0.0,
+        varying: bool = False,
     ) -> None:
         self._random, self._left = random.Random(seed), dict.fromkeys(fail_on, failures)
         self.seconds, self.varying = seconds, varying

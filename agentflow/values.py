@@ -17,7 +17,9 @@ MAX_DEPTH = 200
 MAX_INT_BITS = 14_000  # Python itself refuses to print integers beyond 4,300 digits
 MAX_ID = 200
 MAX_EVENT_NAME = 10_000
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode  # dumps() makes one each time
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode  # dumps() makes one each time
 
 
 def to_json(value: Any, *, workflow: str, step: str) -> str:
@@ -32,7 +34,9 @@ def to_json(value: Any, *, workflow: str, step: str) -> str:
         raise UnfaithfulValue(workflow, step, refused.path, refused.reason) from None
     size = len(text) if text.isascii() else len(text.encode())
     if size > MAX_VALUE_BYTES:
-        raise UnfaithfulValue(workflow, step, "$", f"{size:,} bytes of JSON are more than the limit of {MAX_VALUE_BYTES:,}")
+        raise UnfaithfulValue(
+            workflow, step, "$", f"{size:,} bytes of JSON are more than the limit of {MAX_VALUE_BYTES:,}"
+        )
     return text
 
 

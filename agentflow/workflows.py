@@ -33,7 +33,9 @@ def support_agent_with(model: StandInModel) -> Workflow:
             raise TypeError(f"a support request is text, not {type(request).__name__}")
         classification = run.step("classify", lambda: model.classify(request))
         run.step("plan", lambda: model.plan(classification))
-        return run.side_effect("resolve-account", key="resolve-account", arguments={"category": classification["category"]})
+        return run.side_effect(
+            "resolve-account", key="resolve-account", arguments={"category": classification["category"]}
+        )
 
     return support_agent
 
@@ -59,7 +61,9 @@ def research_agent_with(model: StandInModel) -> Workflow:
         run.side_effect("email:extraction-complete", key="extraction-complete")
         if told.get("with_wait"):
             run.wait_for_event("approval", "editor.approved")
-        draft = run.step("drafting", lambda: ask("drafting", str(facts), f"draft({'+'.join(facts)})#{told.get('nonce', 0)}"))
+        draft = run.step(
+            "drafting", lambda: ask("drafting", str(facts), f"draft({'+'.join(facts)})#{told.get('nonce', 0)}")
+        )
         return run.step("deliver", lambda: ask("deliver", draft, f"delivered:{draft}"))
 
     return research_agent

@@ -14,8 +14,9 @@ import pytest
 from agentflow import Database, Engine, LostLease, Policy
 from agentflow.errors import AlreadyFinished, DatabaseAway
 from agentflow.model import Boundary, Claim
+from agentflow.renewals import Renewals
 from agentflow.server import ensure_running
-from agentflow.worker import Renewals, Worker
+from agentflow.worker import Worker
 from tests.conftest import rows
 from tests.helpers import eventually
 from tests.isolation import Session, gapless, rows_of
@@ -88,7 +89,7 @@ def test_a_short_lease_beside_a_long_one_is_renewed_in_time(engine: Engine) -> N
 def test_the_thread_that_renews_ends_when_nothing_is_held_and_comes_back(
     jobs: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentflow.worker._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("agentflow.renewals._IDLE_SECONDS", 0.05)
 
     def renewing() -> int:
         return sum(thread.name == "agentflow-renewals" for thread in threading.enumerate())

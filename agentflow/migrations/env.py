@@ -6,7 +6,9 @@ from agentflow.schema import WORLD_SUFFIX, metadata
 
 attributes = context.config.attributes
 schema = attributes["schema"]
-connection = attributes["connection"].execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
+connection = attributes["connection"].execution_options(
+    schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX}
+)
 context.configure(
     connection=connection,
     target_metadata=metadata,

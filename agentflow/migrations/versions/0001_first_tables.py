@@ -60,10 +60,15 @@ def upgrade() -> None:
         CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="waiting_names_its_event"),
         CheckConstraint("(status = 'completed') = (completed_at IS NOT NULL)", name="completed_has_its_time"),
         CheckConstraint("(status = 'completed') = (result IS NOT NULL)", name="completed_has_its_result"),
-        CheckConstraint("(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"),
+        CheckConstraint(
+            "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"
+        ),
         CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="failed_says_why"),
         CheckConstraint("lease_owner IS NULL OR fence_token > 0", name="leased_has_its_token"),
-        CheckConstraint("fence_token >= 0 AND checkpoints >= 0 AND entries > 0 AND attempts >= 0 AND crashes >= 0", name="counts_are_counts"),
+        CheckConstraint(
+            "fence_token >= 0 AND checkpoints >= 0 AND entries > 0 AND attempts >= 0 AND crashes >= 0",
+            name="counts_are_counts",
+        ),
         postgresql_with={"fillfactor": 70},
     )
     op.create_index("workflows_runnable", "workflows", ["next_run_at"], postgresql_where=text("status = 'ready'"))
@@ -135,7 +140,14 @@ def upgrade() -> None:
         CheckConstraint("attempts > 0", name="an_effect_was_asked_for"),
         schema="world",
     )
-    op.create_index("tool_ledger_key", "tool_ledger", ["idempotency_key"], unique=True, postgresql_where=text("remembered"), schema="world")
+    op.create_index(
+        "tool_ledger_key",
+        "tool_ledger",
+        ["idempotency_key"],
+        unique=True,
+        postgresql_where=text("remembered"),
+        schema="world",
+    )
     op.create_index("tool_ledger_workflow", "tool_ledger", ["workflow_id"], schema="world")
     op.create_table(
         "tool_attempts",

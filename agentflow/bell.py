@@ -1,0 +1,55 @@
+"""How an idle worker is woken without asking all the time: a notification, and a poll as the net."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from typing import Any
+
+import psycopg
+
+from .database import Database
+from .errors import DatabaseAway
+
+
+class Bell:
+    """Rings when work arrives (a notification) or somebody calls ring(); silence is trusted for one poll."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: psycopg.Connection[Any] | None = None
+        self._sockets: tuple[socket.socket, ...] = ()  # only while somebody may wait
+
+    def __enter__(self) -> Bell:
+        self._sockets = socket.socketpair()
+        self._sockets[1].setblocking(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for open_one in (*self._sockets, self._connection):
+            if open_one:
+                open_one.close()
+        self._connection = None
+
+    def ring(self) -> None:
+        """Whoever waits goes on at once."""
+        with contextlib.suppress(OSError):
+            for writer in self._sockets[1:]:
+                writer.send(b"!")
+
+    def wait(self, seconds: float) -> None:
+        """Returns when rung, or after `seconds`. After (re)connecting it returns at once: something may have been missed."""
+        if self._connection is None or self._connection.closed:
+            with contextlib.suppress(DatabaseAway):
+                self._connection = self.database.listen()
+                return
+        heard: list[Any] = [self._sockets[0], *([self._connection] if self._connection else [])]
+        ready, _, _ = select.select(heard, [], [], seconds)
+        if self._connection in ready and self._connection:
+            try:
+                for _ in self._connection.notifies(timeout=0):
+                    pass
+            except psycopg.Error:
+                self._connection.close()
+                self._connection = None

@@ -1,0 +1,102 @@
+"""Renewing leases while steps take their time, from a thread and a connection of their own.
+
+What does not live here: claiming and carrying (`worker`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+from .engine import Transactions
+from .errors import CrashInjected, LostLease
+from .log import log_event
+from .model import Claim
+
+_RENEWALS: weakref.WeakSet[Renewals] = weakref.WeakSet()
+_IDLE_SECONDS = 60.0  # after so long without a claim the thread ends; the next claim starts another
+
+
+def _start_afresh() -> None:
+    for renewals in _RENEWALS:
+        renewals.start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+class Renewals:
+    """Leases that are held are renewed in time, by one thread and its own connection, whatever the steps are doing."""
+
+    def __init__(self, engine: Transactions) -> None:
+        self.engine = engine
+        self.start_afresh()
+        _RENEWALS.add(self)
+
+    def start_afresh(self) -> None:
+        """Nothing is held. For a forked child: the parent's thread is not there, and may have held the lock."""
+        self._held: dict[int, tuple[Claim, float]] = {}
+        self._changed, self._running = threading.Condition(), False
+        self._closed = False
+        self._looks_at = 0.0  # when the thread looks again by itself
+
+    @contextlib.contextmanager
+    def hold(self, claim: Claim) -> Iterator[None]:
+        """While this is open the claim's lease is renewed every third of its length."""
+        with self._changed:
+            self._closed = False
+            if not self._running:  # the first claim, or the first one in a forked child
+                self._running, self._looks_at = True, 0.0
+                threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
+            due = time.monotonic() + claim.lease_seconds / 3
+            self._held[id(claim)] = (claim, due)
+            if due < self._looks_at:  # waking it for each claim would cost as much as a statement
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.pop(id(claim), None)
+
+    def close(self) -> None:
+        """Nothing is renewed and the thread is gone; holding a claim starts another."""
+        with self._changed:
+            self._held, self._closed = {}, True
+            self._changed.notify()
+
+    def _renew_for_ever(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    self._running = False
+                    return
+                now = time.monotonic()
+                due = min((at for _, at in self._held.values()), default=math.inf)
+                if due > now:
+                    self._looks_at = due
+                    if not self._changed.wait(min(due - now, _IDLE_SECONDS)) and not self._held:
+                        self._running = False
+                        return
+                    continue
+                claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
+            for claim in claims:
+                self._renew(claim)
+
+    def _renew(self, claim: Claim) -> None:
+        again = claim.lease_seconds / 3
+        try:
+            self.engine.renew_lease(claim)
+        except (LostLease, CrashInjected):
+            again = float("inf")  # its own next write will be refused
+        except Exception as error:
+            log_event("renewal_failed", workflow_id=claim.workflow_id, error=str(error))
+            again = claim.lease_seconds / 10
+        with self._changed:
+            if id(claim) in self._held:
+                self._held[id(claim)] = (claim, time.monotonic() + again)
