@@ -280,7 +280,9 @@ _UNFINISHED = """\
 
 _ALL = [
     Statement(
-        "create", "Two callers with one id: the primary key lets one insert, the other is shown that row.", _CREATE
+        "create",
+        "Two callers with one id: the primary key lets one insert, the other sees that row; in id order, batches never deadlock.",
+        _CREATE,
     ),
     Statement(
         "claim",
