@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import JSON, JSONB
 DEFAULT_SCHEMA = "agentflow"
 WORLD_SUFFIX = "_world"
 
+# CHECKs name a list as one array literal: PostgreSQL reads their expressions from text in every statement that writes.
 metadata = MetaData()
 _now = text("clock_timestamp()")
 
@@ -62,15 +63,13 @@ workflows = Table(
     _moment("updated_at", default=True),
     _moment("completed_at"),
     _moment("finished_at"),
-    CheckConstraint("status IN ('ready', 'waiting', 'completed', 'failed', 'cancelled')", name="status_is_known"),
+    CheckConstraint("status = ANY ('{ready,waiting,completed,failed,cancelled}')", name="status_is_known"),
     CheckConstraint("(lease_owner IS NULL) = (lease_expires_at IS NULL)", name="lease_is_whole"),
     CheckConstraint("lease_owner IS NULL OR status = 'ready'", name="only_ready_is_leased"),
     CheckConstraint("(status = 'waiting') = (waiting_for IS NOT NULL)", name="waiting_names_its_event"),
     CheckConstraint("(status = 'completed') = (completed_at IS NOT NULL)", name="completed_has_its_time"),
     CheckConstraint("(status = 'completed') = (result IS NOT NULL)", name="completed_has_its_result"),
-    CheckConstraint(
-        "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="finished_has_its_time"
-    ),
+    CheckConstraint("(finished_at IS NULL) = (status = ANY ('{ready,waiting}'))", name="finished_has_its_time"),
     CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="failed_says_why"),
     CheckConstraint("lease_owner IS NULL OR fence_token > 0", name="leased_has_its_token"),
     CheckConstraint(
@@ -97,7 +96,7 @@ steps = Table(
     Column("worker", Text, nullable=False),
     _moment("created_at", default=True),
     PrimaryKeyConstraint("workflow_id", "step_id", name="steps_pkey"),
-    CheckConstraint("kind IN ('step', 'side_effect', 'wait')", name="kind_is_known"),
+    CheckConstraint("kind = ANY ('{step,side_effect,wait}')", name="kind_is_known"),
     CheckConstraint("(value IS NULL) <> (error IS NULL)", name="value_or_failure"),
     CheckConstraint("(kind = 'wait') = (waited_for IS NOT NULL)", name="wait_names_its_event"),
     CheckConstraint("position > 0 AND fence_token > 0", name="counts_from_one"),
@@ -120,7 +119,7 @@ action_intents = Table(
     _moment("acknowledged_at"),
     PrimaryKeyConstraint("workflow_id", "key", name="action_intents_pkey"),
     Index("action_intents_idempotency_key", "idempotency_key", unique=True),
-    CheckConstraint("status IN ('PENDING', 'ACKNOWLEDGED', 'REFUSED')", name="status_is_known"),
+    CheckConstraint("status = ANY ('{PENDING,ACKNOWLEDGED,REFUSED}')", name="status_is_known"),
     CheckConstraint("(status = 'ACKNOWLEDGED') = (tool_result IS NOT NULL)", name="acknowledged_has_its_result"),
     CheckConstraint("(status = 'REFUSED') = (error IS NOT NULL)", name="refused_says_why"),
     CheckConstraint("(status = 'PENDING') = (acknowledged_at IS NULL)", name="acknowledged_has_its_time"),
@@ -156,7 +155,6 @@ tool_ledger = Table(
     _moment("committed_at", default=True),
     CheckConstraint("attempts > 0", name="an_effect_was_asked_for"),
     Index("tool_ledger_key", "idempotency_key", unique=True, postgresql_where=text("remembered")),
-    Index("tool_ledger_workflow", "workflow_id"),
     schema="world",
 )
 
@@ -171,7 +169,7 @@ tool_attempts = Table(
     Column("action", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     _moment("came_at", default=True),
-    CheckConstraint("outcome IN ('effect', 'repeated', 'refused')", name="outcome_is_known"),
+    CheckConstraint("outcome = ANY ('{effect,repeated,refused}')", name="outcome_is_known"),
     CheckConstraint("(outcome = 'refused') = (effect_id IS NULL)", name="refused_has_no_effect"),
     Index("tool_attempts_workflow", "workflow_id"),
     schema="world",

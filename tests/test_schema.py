@@ -226,7 +226,7 @@ _COMPLETED = {"status": "'completed'", "completed_at": _NOW, "finished_at": _NOW
 _HELD = {"lease_owner": "'a'", "lease_expires_at": _NOW, "fence_token": "1"}
 _FAILED = {"status": "'failed'", "finished_at": _NOW, "error": "'{}'"}
 _IMPOSSIBLE: list[tuple[str, str, dict[str, str]]] = [
-    ("workflows", "status_is_known", {"status": "'asleep'"}),
+    ("workflows", "status_is_known", {"status": "'asleep'", "finished_at": _NOW}),
     ("workflows", "lease_is_whole", {"lease_owner": "'a'", "fence_token": "1"}),
     ("workflows", "lease_is_whole", {"lease_expires_at": _NOW}),
     ("workflows", "only_ready_is_leased", {**_COMPLETED, **_HELD}),
