@@ -40,6 +40,8 @@ _SETTINGS = (
     "SET TimeZone = 'UTC'",
     # A plan is made once for a session, perhaps when a table is small: it must be the one for full tables, by the index.
     "SET random_page_cost = 0.1",
+    # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
+    "SET statement_timeout = '60s'",
     "SET client_connection_check_interval = '100ms'",
 )
 
