@@ -37,6 +37,7 @@ STATUS_OF = {
     errors.UnknownWorkflow: 404,
     errors.IdTaken: 409,
     errors.AlreadyFinished: 409,
+    errors.TooLarge: 413,
     errors.EventRefused: 409,
     errors.BadName: 422,
     errors.UnfaithfulValue: 422,

@@ -25,7 +25,7 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing
+from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
 from .log import log_event, logger
 from .model import Boundary, Hook
 from .queries import LABORATORY, READS
@@ -258,9 +258,9 @@ def _log(rows: list[Row], boundary: Boundary) -> None:
                 workflow_id=row["id"],
                 n=row["n"],
                 transaction=boundary.transaction,
-                subject=boundary.subject,
+                subject=row.get("subject", boundary.subject),
                 worker_id=boundary.worker,
-                fence_token=row.get("fence_token") if row["event"] != "write_refused" else boundary.token,
+                fence_token=boundary.token if row["outcome"] == "refused" else row.get("fence_token", boundary.token),
                 recovered=row["held_by"] is not None if "held_by" in row else None,
             )
 
@@ -280,6 +280,10 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         return OutcomeUnknown(
             f"{name}: the connection to {database.where} was lost ({said}); it may have been committed, or may yet be. Issue it "
             "again: it is guarded."
+        )
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return TooLarge(
+            f"{name}: PostgreSQL cannot hold that much in one row ({said}). Nothing was changed; send less, or keep it elsewhere."
         )
     if isinstance(error, _TRANSIENT):
         return DatabaseAway(

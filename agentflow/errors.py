@@ -106,6 +106,10 @@ class OutcomeUnknown(DatabaseAway):
     """The connection was lost after a statement was sent: it may have been committed, or may yet be."""
 
 
+class TooLarge(AgentFlowError, ValueError):
+    """A row would grow beyond what PostgreSQL can hold; nothing was written."""
+
+
 class SchemaMissing(AgentFlowError):
     """The database has no AgentFlow tables, or old ones."""
 
@@ -144,7 +148,7 @@ class LostLease(BaseException):
 
     def __init__(self, workflow: str, transaction: str, reason: str) -> None:
         super().__init__(
-            f"workflow {workflow!r}: {transaction} refused, {reason}. Nothing was changed; stop, another worker has it."
+            f"workflow {workflow!r}: {transaction} refused, {reason}. Nothing was changed; stop working on it."
         )
         self.workflow, self.transaction, self.reason = workflow, transaction, reason
 

@@ -59,6 +59,12 @@ class Engine(Transactions):
         """Like Transactions.claim_workflow(), for the workflows whose functions this engine knows."""
         return super().claim_workflow(worker_id, lease_seconds, names=names or sorted(self.workflows))
 
+    def with_hook(self, hook: Hook | None) -> Engine:
+        """The same engine on the same database, with another hook, which hears its renewals too."""
+        other: Engine = super().with_hook(hook)
+        other._renewals = Renewals(other)
+        return other
+
     def advance_one_step(self, claim: Claim, crash_after_tool_commit: bool = False) -> str:
         """One transaction of progress was committed for the claim; the workflow's state after it.
 
@@ -71,10 +77,12 @@ class Engine(Transactions):
 
         engine = self._hooked(_crash_after_tool(self) if crash_after_tool_commit else None, stop_after_progress)
         try:
-            with self._renewals.hold(claim):
+            with engine._renewals.hold(claim):
                 carry(engine, claim, self.workflows[claim.name], self.tool, loaded=True)
         except _Advanced:
             pass
+        finally:
+            engine._renewals.close()
         return str((self.get_workflow(claim.workflow_id) or {}).get("state"))
 
     def run_once(self, worker_id: str, crash_after_tool_commit: bool = False) -> bool:
@@ -82,8 +90,13 @@ class Engine(Transactions):
 
         Raises CrashInjected right after the tool's commit if `crash_after_tool_commit`.
         """
-        engine = self._hooked(_crash_after_tool(self)) if crash_after_tool_commit else self
-        return engine.worker(worker_id).run_once() == "completed"
+        if not crash_after_tool_commit:
+            return self.worker(worker_id).run_once() == "completed"
+        engine = self._hooked(_crash_after_tool(self))
+        try:
+            return engine.worker(worker_id).run_once() == "completed"
+        finally:
+            engine._renewals.close()
 
     def run_until_idle(self, worker_id: str) -> int:
         """Nothing is runnable now; how many workflows this worker completed."""
@@ -119,6 +132,10 @@ class Engine(Transactions):
         """The reliability figures from the rows alone; see evidence.reliability_metrics()."""
         return evidence.reliability_metrics(self.database)
 
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Each take-over, with its span in ms split into detect, claim, replay and re-execute; see evidence.recoveries()."""
+        return evidence.recoveries(self.database)
+
     def write_reliability_report(self, path: Path = evidence.REPORT) -> dict[str, Any]:
         """The figures are in `artifacts/reliability-report.json`; the figures."""
         return evidence.write_reliability_report(self.database, path)
@@ -146,8 +163,7 @@ class Engine(Transactions):
             for hook in chain:
                 hook(boundary)
 
-        engine: Engine = self.with_hook(tell)
-        return engine
+        return self.with_hook(tell)
 
 
 def _crash_after_tool(engine: Engine) -> Callable[[Boundary], None]:

@@ -15,7 +15,6 @@ from .engine import Transactions
 from .errors import (
     CrashInjected,
     DeterminismError,
-    LostLease,
     Postponed,
     StepFailed,
     StepMisuse,
@@ -114,7 +113,7 @@ class ClaimedJournal:
             failure = describe_failure(refusal)
             self._acknowledge(key, None, failure)
             raise StepFailed(self.claim.workflow_id, key, failure) from refusal
-        except (LostLease, CrashInjected):
+        except CrashInjected:
             raise
         except BaseException as unknown:  # a tool that exits is a tool that did not answer
             if interrupted(unknown):

@@ -143,7 +143,7 @@ entry AS (
     FROM w
     WHERE inserted
 )
-SELECT 'committed' AS outcome, 1 AS n, 'workflow_created' AS event, w.id, inserted,
+SELECT 'committed' AS outcome, 1 AS n, 'workflow_created' AS event, w.id, w.name AS subject, inserted,
        w.name = b.name AND w.input::jsonb = b.input::jsonb AS same,
        CASE WHEN inserted THEN pg_notify('agentflow', w.id) IS NULL END AS told
 FROM w

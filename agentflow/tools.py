@@ -45,6 +45,7 @@ class SimulatedTool:
             self._run(
                 "refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action}
             )
+            self._log("tool_refused", call)
             raise ToolRefused(
                 f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue."
             )
@@ -53,13 +54,7 @@ class SimulatedTool:
         if fault == "forget":
             self.forget_keys()
         row = self._run("tool", self._params(call))[0]
-        log_event(
-            "tool_attempt_committed",
-            idempotency_key=call.idempotency_key,
-            workflow_id=call.workflow_id,
-            attempts=row["attempts"],
-            effect_id=row["effect_id"],
-        )
+        self._log("tool_attempt_committed", call, attempts=row["attempts"], effect_id=row["effect_id"])
         if fault == "lose_reply":
             raise TimeoutError(f"{call.action}: no answer (the reply was lost).")
         return row["result"]
@@ -82,6 +77,10 @@ class SimulatedTool:
             "p_arguments": to_json(call.arguments, workflow=call.workflow_id, step=call.action),
             "p_result": to_json(answer, workflow=call.workflow_id, step=call.action),
         }
+
+    def _log(self, event: str, call: ToolCall, **more: Any) -> None:
+        where = {"workflow_id": call.workflow_id, "subject": call.action, "idempotency_key": call.idempotency_key}
+        log_event(event, transaction="tool", **where, **more)
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.database.transact(name, params, Boundary(name, "before"))[0]

@@ -48,9 +48,12 @@ def carry(
         try:
             result = function(run, claim.input)
         except BaseException as error:
-            if run.ended_by in (None, error):
+            if run.ended_by is not None:
+                raise run.ended_by from (None if error is run.ended_by else error)  # the function may have swallowed it
+            if isinstance(error, CrashInjected) or interrupted(error):
                 raise
-            raise run.ended_by from error  # the function had swallowed it
+            engine.fail_workflow(journal.claim, describe_failure(error))  # its own error, whatever its class
+            return "failed"
         run.finish()
         journal.complete(result)
         return "completed"

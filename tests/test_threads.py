@@ -14,7 +14,7 @@ def renewers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "agentflow-renewals"}
 
 
-def test_many_crashes_of_one_engine_share_one_thread_and_closing_ends_it(shared_database: Database, url: str) -> None:
+def test_many_crashes_of_one_engine_leave_no_thread(shared_database: Database, url: str) -> None:
     engine = Engine(Database(url, shared_database.schema))
     engine.reset_database()
     before = renewers()
@@ -22,9 +22,8 @@ def test_many_crashes_of_one_engine_share_one_thread_and_closing_ends_it(shared_
         engine.create_workflow(f"password {number}")
         with pytest.raises(CrashInjected):
             engine.run_once(f"crasher-{number}", crash_after_tool_commit=True)
-    assert len(renewers() - before) == 1
-    engine.close()
     eventually(lambda: renewers() <= before)
+    engine.close()
 
 
 def test_a_closed_engine_that_is_used_again_renews_again(shared_database: Database, url: str) -> None:

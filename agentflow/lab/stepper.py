@@ -144,6 +144,8 @@ class Lane:
         """The hook: before a transaction the worker stands until told; `load` commits nothing, so it is passed."""
         if self._outer:
             self._outer(boundary)
+        if boundary.transaction == "renew":  # on the renewing thread, not on this lane
+            return
         with self._turn:
             if boundary.edge == "after":
                 self.passed = self.passed if boundary.transaction == "load" and self.passed else boundary
