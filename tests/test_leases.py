@@ -485,3 +485,17 @@ def test_an_interrupt_is_not_swallowed_when_the_lease_is_lost(jobs: Engine) -> N
     mine.create_workflow(None, name="job", workflow_id="w")
     with pytest.raises(KeyboardInterrupt):
         mine.run_until_idle("A")
+
+
+def test_a_hook_given_later_hears_the_renewals_too(engine: Engine) -> None:
+    heard: list[str] = []
+    mine = Engine(engine.database, workflows={"slow": lambda run, _: run.step("one", lambda: eventually(renewed))})
+    mine.create_workflow(None, name="slow", workflow_id="w")
+
+    def renewed() -> bool:
+        return any(entry["event"] == "lease_renewed" for entry in engine.history("w"))
+
+    other = mine.with_hook(lambda boundary: heard.append(f"{boundary.edge} {boundary.transaction}"))
+    assert other.worker("A", lease_seconds=0.3).run_once() == "completed"
+    assert {"before renew", "after renew"} <= set(heard)
+    other.close()

@@ -17,7 +17,7 @@ import pytest
 
 import agentflow
 from agentflow import AgentFlowError, Database, Engine, LostLease, Policy, migrate
-from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown
+from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown, TooLarge
 from agentflow.server import Server, ensure_running
 from agentflow.statements import TRANSACTIONS
 from tests.conftest import rows
@@ -562,3 +562,20 @@ def test_a_signal_that_comes_inside_a_wait_does_not_lock_the_worker_up() -> None
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_what_postgresql_can_never_hold_is_named_and_not_tried_again(engine: Engine) -> None:
+    """54000 is an OperationalError like a lost connection, and would be refused again for ever."""
+    huge = os.urandom(20_000).hex()
+    with pytest.raises(TooLarge, match="PostgreSQL cannot hold that much in one row"):
+        engine.database.execute("create", {"p_ids": [huge], "p_names": ["job"], "p_inputs": ["1"]})
+    assert rows(engine, "SELECT count(*) AS n FROM {s}.workflows") == [{"n": 0}]
+
+
+def test_no_statement_runs_for_ever(engine: Engine) -> None:
+    """E8: a reader or writer that takes a minute is cut off; that is no lost connection, and changes nothing."""
+    assert engine.database._run("show", "SHOW statement_timeout", None) == [{"statement_timeout": "1min"}]
+    engine.database._run("set", "SELECT set_config('statement_timeout', '20', false)", None)
+    with pytest.raises(DatabaseAway, match="statement timeout"):
+        engine.database._run("slow", "SELECT count(*) FROM generate_series(1, 1000000000)", None)
+    engine.database.close()

@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from agentflow import DurableRunner, Engine, LostLease, Policy, StepFailed, StepStore, Suspend, ToolRefused
-from agentflow.errors import CrashInjected, Postponed, StepMisuse, describe_failure, printable
+from agentflow.errors import CrashInjected, DatabaseAway, Postponed, StepMisuse, describe_failure, printable
 from agentflow.model import Boundary, ToolCall
 from tests.conftest import rows
 from tests.runs import (
@@ -690,3 +691,60 @@ def test_boundary_after_a_tool_says_what_is_known(engine: Engine) -> None:
         engine.create_workflow(key, name="tested")
     watched.worker("worker").run_until_idle()
     assert told == [("fine", "committed"), ("lost", "unknown"), ("refused", "refused"), ("exits", "unknown")]
+
+
+# -- errors of our own classes that come from somebody else's code ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [lambda: LostLease("w", "step", "mine"), lambda: DatabaseAway("my own database"), lambda: Suspend("s", "e")],
+)
+def test_control_flow_raised_by_the_function_itself_fails_the_workflow_and_the_worker_lives(
+    engine: Engine, theirs: Callable[[], BaseException]
+) -> None:
+    def function(run: Any, _: Any) -> None:
+        run.step("one", lambda: 1)
+        raise theirs()
+
+    bad = start(engine, function)
+    assert turn(engine) == "failed"
+    row = workflow(engine, bad)
+    assert (row["status"], row["lease_owner"], row["error"]["type"]) == ("failed", None, type(theirs()).__name__)
+
+
+def test_a_tool_that_raises_a_lost_lease_of_its_own_is_an_unknown_outcome(engine: Engine) -> None:
+    def tool(call: ToolCall) -> Any:
+        raise LostLease("other", "tool", "not this engine's")
+
+    unsure = start(engine, lambda run, _: run.side_effect("pay", key="pay", tool=tool))
+    assert turn(engine) == "postponed"
+    assert (workflow(engine, unsure)["status"], workflow(engine, unsure)["lease_owner"]) == ("ready", None)
+
+
+def test_a_step_that_meets_a_serialization_failure_twice_is_retried_and_its_success_kept(engine: Engine) -> None:
+    """F2."""
+    troubles = [psycopg.errors.SerializationFailure("again"), psycopg.errors.DeadlockDetected("again")]
+
+    def own_database() -> str:
+        if troubles:
+            raise troubles.pop()
+        return "stored"
+
+    job = start(engine, lambda run, _: run.step("query", own_database))
+    assert settle(engine, job)["result"] == "stored"
+    assert [entry["event"] for entry in engine.history(job)].count("attempt_failed") == 2
+
+
+def test_an_effect_before_a_wait_in_a_nested_call_is_not_repeated(engine: Engine) -> None:
+    """C7."""
+
+    def ask_editor(run: Any) -> Any:
+        run.side_effect("email", key="email")
+        return run.wait_for_event("approval", "approved")
+
+    job = start(engine, lambda run, _: [run.step("draft", lambda: "text"), ask_editor(run)])
+    assert turn(engine) == "waiting"
+    engine.deliver_event(job, "approved", "yes")
+    assert settle(engine, job)["result"] == ["text", "yes"]
+    assert rows(engine, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 1}]
