@@ -149,3 +149,19 @@ def test_the_import_reader_sees_relative_nested_and_plain_imports(tmp_path: Path
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", package)
     assert rooms_known_by(module) == {"api", "lab", "errors", "(front)"}
     assert rooms_known_by(inner) == {"engine"}
+
+
+def test_the_core_can_be_read_in_one_sitting():
+    """Lines of code, without blank lines, comments and docstrings; docs/decisions.md, 20."""
+    core = ("schema", "statements", "database", "engine", "run", "worker", "model", "errors")
+    assert sum(lines_of_code((PACKAGE / f"{room}.py").read_text(encoding="utf-8")) for room in core) <= 1_625
+
+
+def lines_of_code(source: str) -> int:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            prose |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and n not in prose for n, line in lines)
