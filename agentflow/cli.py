@@ -193,7 +193,9 @@ def reset(
     found = engine.reliability_metrics()
     what = f"{found['workflows_total']} workflows and {found['business_effects']} business effects"
     if not yes:
-        typer.confirm(f"Delete {what} from schema {schema!r} at {engine.database.where}?", abort=True, err=True)
+        wanted = typer.confirm(f"Delete {what} from schema {schema!r} at {engine.database.where}?", err=True)
+        if not wanted:
+            raise AgentFlowError("nothing was deleted.")
     engine.reset_database()
     if as_json:
         gone = {name: found[name] for name in ("workflows_total", "business_effects")}
@@ -242,7 +244,8 @@ def submit(
     if as_json:
         _print_json({"schema": schema, "workflow": workflow, "created": created})
     else:
-        typer.echo(f"{created:,} workflows were created in schema {schema!r}; `agentflow worker` runs them.")
+        how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
+        typer.echo(f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them.")
 
 
 @app.command()

@@ -286,7 +286,7 @@ def test_submit_reads_standard_input_beyond_one_batch_and_for_any_workflow(run: 
         stdin="".join(f"request {n}\n" for n in range(1201)),
     )
     assert done.returncode == 0
-    assert "1,201 workflows were created" in done.stdout
+    assert "1,201 created" in done.stdout
     assert "1,000 created" in done.stderr
     found = rows(
         engine, "SELECT name, count(*) AS n, count(DISTINCT input::text) AS texts FROM {s}.workflows GROUP BY name"
