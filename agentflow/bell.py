@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 from typing import Any
 
@@ -29,7 +29,8 @@ class Bell:
     def __exit__(self, *_: object) -> None:
         for open_one in (*self._sockets, self._connection):
             if open_one:
-                open_one.close()
+                with contextlib.suppress(OSError, psycopg.Error):
+                    open_one.close()
         self._connection = None
 
     def ring(self) -> None:
@@ -44,8 +45,16 @@ class Bell:
             with contextlib.suppress(DatabaseAway):
                 self._connection = self.database.listen()
                 return
-        heard: list[Any] = [self._sockets[0], *([self._connection] if self._connection else [])]
-        ready, _, _ = select.select(heard, [], [], seconds)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for heard in (self._sockets[0], self._connection):
+                    if heard:
+                        selector.register(heard, selectors.EVENT_READ)
+                ready = [key.fileobj for key, _ in selector.select(seconds)]
+        except (OSError, ValueError):  # a step has closed what was not its own: begin again
+            self.__exit__()
+            self.__enter__()
+            return
         if self._connection in ready and self._connection:
             try:
                 for _ in self._connection.notifies(timeout=0):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy.exc import DBAPIError
 
 from . import doctor as doctoring
 from . import evidence, launch, server
@@ -67,6 +69,9 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
+        said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
+        sys.exit(f"agentflow: {type(error).__name__}: {said}. Mend that, and try again.")
 
 
 @app.command()
@@ -235,8 +240,11 @@ def submit(
             created += len(engine.create_workflows(batch, name=workflow))
             if shown:
                 typer.echo(f"\r{created:,} created", nl=False, err=True)
-    except AgentFlowError as error:
-        error.add_note(f"The {created:,} requests before it are workflows now." if created else "Nothing was created.")
+    except (AgentFlowError, KeyboardInterrupt) as error:
+        note = f"The {created:,} requests before it are workflows now." if created else "Nothing was created."
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo(f"agentflow: interrupted. {note}", err=True)
+        error.add_note(note)
         raise
     finally:
         if shown:
@@ -269,6 +277,7 @@ def soak(
 
     if kills and random_kills:
         raise BadName("--kills and --random-kills exclude each other; give one of them.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
     planned = (0 if random_kills else 50) if kills is None else kills
     where = find_database("soak").url.render_as_string(hide_password=False)
     report = run(

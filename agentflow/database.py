@@ -42,6 +42,7 @@ _SETTINGS = (
     "SET enable_seqscan = off",
     # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
     "SET statement_timeout = '60s'",
+    "SET lock_timeout = '5s'",
     "SET client_connection_check_interval = '100ms'",
 )
 
@@ -225,9 +226,14 @@ def _is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool
 
     A session keeps the default that it began with, and an old primary its address.
     """
-    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or _has_old_plan(error):
         return True
     return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+
+def _has_old_plan(error: BaseException) -> bool:
+    """Whether the table was changed under a prepared statement: another connection prepares it anew."""
+    return isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in str(error)
 
 
 def _drop_in_children(database: Database) -> None:
@@ -270,6 +276,12 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+_NOT_MIGRATED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.InsufficientPrivilege,
+)
 _TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
@@ -285,7 +297,7 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         return TooLarge(
             f"{name}: PostgreSQL cannot hold that much in one row ({said}). Nothing was changed; send less, or keep it elsewhere."
         )
-    if isinstance(error, _TRANSIENT):
+    if isinstance(error, _TRANSIENT) or _has_old_plan(error):
         return DatabaseAway(
             f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again."
         )
@@ -296,11 +308,10 @@ def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str,
         )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
-    if isinstance(
-        error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn
-    ):
+    if isinstance(error, _NOT_MIGRATED):
         return SchemaMissing(
-            f"{name}: schema {database.schema!r} at {database.where} is not migrated ({said}). Run `agentflow migrate`."
+            f"{name}: schema {database.schema!r} at {database.where} is not migrated, or not ours to use ({said}). Run "
+            "`agentflow migrate`."
         )
     return AgentFlowError(
         f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "

@@ -111,7 +111,7 @@ class TooLarge(AgentFlowError, ValueError):
 
 
 class SchemaMissing(AgentFlowError):
-    """The database has no AgentFlow tables, or old ones."""
+    """The database has no AgentFlow tables, or old ones, or does not let us use them. Workers wait for it."""
 
 
 class SchemaTooNew(AgentFlowError):
@@ -189,20 +189,20 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     Works for exceptions that cannot be printed, pickled or built again.
     """
     try:
-        message = str(error)
+        message = printable(str(error))
     except BaseException as second:  # any error may hide in its own text, and an exit too
         message = f"<the error's own text raised {type(second).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
     except BaseException:  # as above
-        trace = "".join(traceback.format_tb(error.__traceback__))
+        trace = "<the traceback cannot be told>"
     return {
-        "type": printable(type(error).__name__),
-        "message": printable(message)[:message_limit],
+        "type": printable(type.__dict__["__name__"].__get__(type(error))),
+        "message": message[:message_limit],
         "traceback": printable(trace)[-trace_limit:],
     }
 
 
 def printable(text: str) -> str:
     """The text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

@@ -57,7 +57,9 @@ class Engine(Transactions):
 
     def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
         """Like Transactions.claim_workflow(), for the workflows whose functions this engine knows."""
-        return super().claim_workflow(worker_id, lease_seconds, names=names or sorted(self.workflows))
+        return super().claim_workflow(
+            worker_id, lease_seconds, names=sorted(self.workflows) if names is None else names
+        )
 
     def with_hook(self, hook: Hook | None) -> Engine:
         """The same engine on the same database, with another hook, which hears its renewals too."""

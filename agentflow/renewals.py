@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .engine import Transactions
 from .errors import CrashInjected, LostLease
@@ -29,6 +29,16 @@ def _start_afresh() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
+
+
+def _started(name: str, work: Callable[..., None], *told: object) -> bool:
+    """Whether a thread does it now; a machine that has none left is told of, and renews nothing."""
+    try:
+        threading.Thread(target=work, args=told, name=name, daemon=True).start()
+        return True
+    except RuntimeError as error:
+        log_event("renewal_failed", error=str(error))
+        return False
 
 
 class Renewals:
@@ -52,8 +62,8 @@ class Renewals:
         with self._changed:
             self._closed = False
             if not self._running:  # the first claim, or the first one in a forked child
-                self._running, self._looks_at = True, 0.0
-                threading.Thread(target=self._renew_for_ever, name="agentflow-renewals", daemon=True).start()
+                self._looks_at = 0.0
+                self._running = _started("agentflow-renewals", self._renew_for_ever)
             due = time.monotonic() + claim.lease_seconds / 3
             self._held[id(claim)] = (claim, due)
             if due < self._looks_at:  # waking it for each claim would cost as much as a statement
@@ -84,9 +94,11 @@ class Renewals:
                         self._running = False
                         return
                     continue
-                claims = [claim for claim, at in self._held.values() if at <= time.monotonic()]
-            for claim in claims:
-                self._renew(claim)
+                claims = [claim for claim, at in self._held.values() if at <= now]
+                self._held |= {id(claim): (claim, math.inf) for claim in claims}
+            for claim in claims:  # each beside the others: one whose row is locked must not keep them waiting
+                if not _started("agentflow-renewal", self._renew, claim):
+                    self._renew(claim)
 
     def _renew(self, claim: Claim) -> None:
         again = claim.lease_seconds / 3
@@ -100,3 +112,4 @@ class Renewals:
         with self._changed:
             if id(claim) in self._held:
                 self._held[id(claim)] = (claim, time.monotonic() + again)
+                self._changed.notify()

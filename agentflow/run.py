@@ -24,9 +24,11 @@ from .errors import (
     DatabaseAway,
     DeterminismError,
     DuplicateStep,
+    SchemaMissing,
     StepFailed,
     StepMisuse,
     Suspend,
+    UnfaithfulValue,
 )
 from .model import Checkpoint, Tool, ToolCall
 from .values import check_name, fingerprint, idempotency_key, to_json
@@ -171,7 +173,7 @@ class DurableRunner:
             if recorded is None:
                 self.ledger.side_effects.append(name)
                 recorded = self._act(name, key, tool, arguments)
-            self._effects[key] = name, told, recorded
+            self._effects[key] = name, told, copy.deepcopy(recorded)  # the function may change what it gets
             return self._result(recorded)
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
@@ -196,6 +198,9 @@ class DurableRunner:
             return Checkpoint(0, key, "side_effect", self._journal.act(name, key, tool, arguments))
         except StepFailed as refused:
             return Checkpoint(0, key, "side_effect", error=refused.error)
+        except UnfaithfulValue as error:  # the effect exists and its result cannot be recorded: nothing may follow
+            self.ended_by = error
+            raise
 
     def _repeat(self, key: str, name: str, told: str) -> Any:
         if self._effects[key][:2] != (name, told):
@@ -260,7 +265,7 @@ class DurableRunner:
             self._asked[step_id] = kind
             yield
         except BaseException as error:
-            if isinstance(error, DeterminismError | DatabaseAway) or not isinstance(error, Exception):
+            if isinstance(error, DeterminismError | DatabaseAway | SchemaMissing) or not isinstance(error, Exception):
                 self.ended_by = error
             raise
 
@@ -271,7 +276,7 @@ def interrupted(error: BaseException) -> bool:
     A KeyboardInterrupt that code raises anywhere else is a failure like any other.
     """
     return (
-        isinstance(error, KeyboardInterrupt)
+        issubclass(type(error), KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
@@ -300,7 +305,7 @@ class _MemoryJournal:
         chosen = tool or self.tool
         result = chosen(ToolCall(idempotency_key(self.run_id, key), name, arguments, self.run_id)) if chosen else True
         self.store.put(self.run_id, _memo_key("side_effect", key), result)
-        return result
+        return self.store.get(self.run_id, _memo_key("side_effect", key))[1]
 
     def wait(self, step_id: str, name: str) -> Any:
         if name not in self.events:

@@ -17,7 +17,17 @@ from typing import Literal
 
 from .bell import Bell
 from .engine import Transactions
-from .errors import CrashInjected, DatabaseAway, LostLease, Postponed, StepMisuse, Stopping, Suspend, describe_failure
+from .errors import (
+    CrashInjected,
+    DatabaseAway,
+    LostLease,
+    Postponed,
+    SchemaMissing,
+    StepMisuse,
+    Stopping,
+    Suspend,
+    describe_failure,
+)
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
@@ -38,10 +48,11 @@ def carry(
 ) -> Outcome:  # fmt: skip
     """The claimed workflow was carried as far as this claim goes: completed, failed, waiting, postponed or released.
 
-    Raises LostLease, DatabaseAway and CrashInjected: then the lease ends by itself and another worker takes over.
+    Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
     """
-    journal = ClaimedJournal(engine, claim, tool, getattr(function, "states", {}), stopping)
+    journal = ClaimedJournal(engine, claim, tool, {}, stopping)
     try:
+        journal.states = getattr(function, "states", {})
         if claim.fence_token > 1 or loaded:
             journal.load()
         run = DurableRunner(claim.workflow_id, journal)
@@ -64,7 +75,7 @@ def carry(
     except Stopping:
         engine.release_lease(claim)
         return "released"
-    except (LostLease, DatabaseAway, CrashInjected):
+    except (LostLease, DatabaseAway, SchemaMissing, CrashInjected):
         raise
     except BaseException as error:
         if interrupted(error):
@@ -133,9 +144,12 @@ class Worker:
                     if self.run_once() is None:
                         self._bell.wait(self.poll_seconds)
                     pause = 0.0
-                except DatabaseAway as away:
+                except Exception as trouble:
                     pause = min(5.0, pause * 2 or 0.1)
-                    log_event("database_away", worker_id=self.identity, error=str(away), next_try_seconds=pause)
+                    away = isinstance(trouble, DatabaseAway | SchemaMissing)
+                    event = "database_away" if away else "worker_in_trouble"
+                    said = f"{type(trouble).__name__}: {trouble}"
+                    log_event(event, worker_id=self.identity, error=said, next_try_seconds=pause)
                     self._stop.wait(pause)
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import IO, Any, TypeVar
 
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
 from .. import evidence
 from ..database import Database
@@ -303,10 +304,14 @@ def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator
     database = Database(url, schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}")
     try:
         with database.alchemy.connect() as connection:
-            if connection.execute(text("SELECT to_regnamespace(:name)"), {"name": f'"{database.schema}"'}).scalar():
+            both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
+            try:  # both or none, and only new ones: what is dropped at the end is what was made here
+                connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
+            except ProgrammingError as error:
                 raise NotALaboratory(
-                    f"schema {database.schema!r} exists already, and a soak begins with an empty one. Name another."
-                )
+                    f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and a soak begins "
+                    f"with new ones ({str(error.orig).strip()}). Name another."
+                ) from error
         migrate(database, laboratory=True)
         try:
             yield database

@@ -29,10 +29,15 @@ def migrate(database: Database, *, laboratory: bool = False) -> None:
     cannot do it now.
     """
     database.check()
+    if not laboratory and standing(database) == "current":
+        return
     config = _config()
     engine = create_engine(database.url)
     try:
         with engine.begin() as connection:
+            # A migrator that is frozen in here must not keep all others waiting.
+            connection.execute(text("SET LOCAL lock_timeout = '60s'"))
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '30s'"))
             # One migrator at a time in this database: the others wait here and then find nothing to do.
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentflow.migrate'))"))
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"'))
