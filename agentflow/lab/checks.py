@@ -1,7 +1,8 @@
 """Questions before, proofs after: small functions that read the tables and name the row that is wrong.
 
-Each check returns a sentence when the rows are right and raises AssertionError when they are not: table, id, column,
-what stands there, what should. A question never blocks: without an answer the notebook goes on.
+Each check returns a sentence when the rows are right and raises CheckFailed, shown as one sentence too, when they are
+not: table, id, column, what stands there, what should. A question never blocks: without an answer the notebook goes on.
+What does not live here: the exercises' checks (`exercises`).
 """
 
 from __future__ import annotations
