@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import ipywidgets as widgets
 
 from ..errors import AgentFlowError, DatabaseAway
-from ..front import Engine
+from ..front import Engine, is_embedded
 from ..model import Boundary
 from . import laboratory, look
 from .lane import Move, named
-from .stepper import Stepper
+from .stepper import FIRST_CELL, Stepper
 
 REQUEST = "I forgot my password and the reset mail never shows up. Checked spam twice."
 T = TypeVar("T")
@@ -88,8 +88,7 @@ class Panel:
         left: list[str] = []
 
         def move() -> list[Move]:
-            if not self._closed:
-                left.extend(self.stepper.left_by(name))
+            left.extend(self.stepper.left_by(name))
             return self.stepper.recover(name)
 
         return self._show(move, lambda moves: self._say_recovery(name, left, moves))
@@ -311,6 +310,8 @@ def _said(name: str, passed: Boundary) -> str:
 
 def _in_words(error: Exception) -> str:
     """What happened and what to do next; with its type if nobody expected it."""
+    if isinstance(error, DatabaseAway) and is_embedded() and FIRST_CELL not in str(error):
+        return f"{error} {FIRST_CELL}"
     if isinstance(error, AgentFlowError):
         return str(error)
     return f"{type(error).__name__}: {error}. The rows below are as the last whole transaction left them; press Reset."

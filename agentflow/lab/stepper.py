@@ -18,6 +18,7 @@ from .lane import Lane, Move, named
 from .look import worker_name
 
 MAX_MOVES = 1_000
+FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
 
 
 class Stepper:
@@ -85,8 +86,6 @@ class Stepper:
         alone left something, it is now stale, and its next write is refused. Raises LaneError if nothing was left
         behind, and then nothing was written; DatabaseAway.
         """
-        self._lane(name)
-        self._answers()
         left = self.left_by(name)
         if not left:
             lost = [other for other in self.names if self.left_by(other) and not self.is_alive(other)]
@@ -156,6 +155,7 @@ class Stepper:
         Counted too: what waits out a back-off after its failed attempt, and what a recovery began and did not end.
         """
         lane = self._lane(name)
+        self._answers()
         ready = {row["id"]: row["lease_owner"] for row in reversed(self._ready())}
         held = [workflow_id for workflow_id, owner in ready.items() if owner and worker_name(owner) == name]
         lost = [workflow_id for workflow_id in held if not (lane.alive and ready[workflow_id] == lane.identity)]
@@ -219,7 +219,7 @@ class Stepper:
             self.engine.database.check()  # the pool may have held a connection from before a restart
         except DatabaseAway as away:
             mend = (
-                "Run the first cell again, which starts it, and then the cells after it."
+                FIRST_CELL
                 if is_embedded()
                 else "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
             )
