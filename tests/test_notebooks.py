@@ -206,9 +206,10 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
     hints: list[tuple[Callable[[Engine, str], Any], str]] = [
         (each_call, "found 2, expected 1. Count rows, not attempts"),
         (summed, "found 2, expected 1. Count rows, not attempts"),
-        (lambda _e, _w: 1, "says 1 for request-1 and 1 for a workflow whose effect was doubled"),
-        (everything, "Read the rows of the workflow that is asked for"),
-        (first_row, "Read the rows of the workflow that is asked for"),
+        (lambda _e, _w: 1, "says 1 for request-1, for a workflow whose effect was doubled"),
+        (lambda _e, _w: 2, "says 2 for request-1, for a workflow whose effect was doubled"),
+        (everything, "Count the rows of the workflow that is asked for"),
+        (first_row, "says 1 for a workflow whose effect was doubled on purpose: it has two rows"),
         (lambda _e, _w: None, "does it end with `return`"),
         (lambda e, w: query(e, sql, id=w), r"returns a list of rows for request-1\. Take the number out"),
         (lambda e, w: query(e, sql, id=w)[0], r"returns a row for request-1\. Take the number out"),
