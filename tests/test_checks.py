@@ -69,7 +69,7 @@ def test_a_second_effect_under_a_forgotten_key_is_named(done: Engine) -> None:
     done.execute_simulated_tool("request-1:resolve-account")
     with pytest.raises(AssertionError, match="tool_ledger"):
         checks.one_effect(done, "request-1")
-    assert snapshot(done, "request-1").sentence() == "The world has 2 effects for 1 planned actions: one too many."
+    assert snapshot(done, "request-1").sentence() == "The world has 2 effects for 1 planned action: one too many."
 
 
 def test_a_lost_effect_is_named(done: Engine) -> None:
@@ -106,12 +106,31 @@ def test_wrong_figures_of_execution_ledgers_are_named() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 0, 4, "2", True, 1.0, [1]])
-def test_a_question_without_a_usable_answer_never_blocks(answer: Any) -> None:
+def test_a_question_without_a_usable_answer_never_blocks_and_says_what_may_be_chosen(answer: Any) -> None:
     question = checks.predict("Which?", ["a", "b", "<c>"], answer)
     assert question.answer is None
-    assert checks.UNANSWERED in repr(question)
+    said = checks.UNANSWERED if answer is None else "Choose a number from 1 to 3"
+    for other in (checks.UNANSWERED, "Choose a number from 1 to 3"):
+        assert (other in repr(question)) == (other == said) == (other in question._repr_html_())
     assert "&lt;c&gt;" in question._repr_html_()
     assert question.reveal(2) == "It is 2: b."
+
+
+def test_numbers_and_nouns_agree(done: Engine) -> None:
+    assert (
+        checks.ledgers([Ledger(["a"], [], ["mail"])], executed=1, side_effects=1)
+        == "1 step executed, 1 side effect sent"
+    )
+    assert checks.attempts(done, "request-1", 1) == "the tool was called 1 time for request-1"
+    done.create_workflow("x", workflow_id="request-2")
+    assert "History, 1 entry<" in snapshot(done, "request-2").to_html()
+    assert "History, 0 entries<" in snapshot(done, None).to_html()
+
+
+def test_a_failed_check_is_shown_as_its_sentence_alone() -> None:
+    with pytest.raises(checks.CheckFailed) as caught:
+        checks.ledgers([], executed=1, side_effects=0)
+    assert caught.value._render_traceback_() == [f"Not yet. {caught.value}"]
 
 
 def test_a_prediction_is_shown_and_compared() -> None:

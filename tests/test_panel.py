@@ -58,7 +58,7 @@ def test_a_worker_crashed_in_the_gap_by_clicks_is_recovered_by_a_click(panel: Pa
     assert "A crashed before acknowledge resolve-account" in panel._say.value
     assert "acknowledgment gap" in panel._rows.value
     click(panel, "Recover A")
-    assert "the workflow is completed" in panel._say.value
+    assert "B went on where A had left off: request-1 is completed." in panel._say.value
     assert rows(engine, "SELECT status, fence_token FROM {s}.workflows") == [{"status": "completed", "fence_token": 2}]
     assert rows(engine, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 2}]
 
@@ -72,7 +72,7 @@ def test_the_step_button_names_the_next_transaction(panel: Panel) -> None:
     assert names == ["Step B: claim", "Step B: checkpoint classify", "Step B: checkpoint plan"]
 
 
-@pytest.mark.parametrize("text", sorted(BUTTONS))
+@pytest.mark.parametrize("text", sorted(BUTTONS - {"Step A", "Step B"}))
 def test_five_quick_clicks_make_one_move(engine: Engine, text: str) -> None:
     engine.policy = PATIENT
     panel = Panel(engine, quiet_seconds=0)
@@ -88,11 +88,26 @@ def test_five_quick_clicks_make_one_move(engine: Engine, text: str) -> None:
             panel._buttons[text].click()
         idle(panel)
         assert len(moves) == 1
+        assert "Too fast: 4 clicks were ignored." in panel._say.value
+        panel.quiet_seconds = 0
+        click(panel, "Step B")
+        assert "Too fast" not in panel._say.value
     finally:
         panel.close()
 
 
-def test_a_click_while_another_move_is_under_way_does_nothing_and_returns_at_once(engine: Engine) -> None:
+def test_step_takes_each_click_that_comes_when_the_last_move_has_ended(engine: Engine) -> None:
+    engine.policy = PATIENT
+    panel = Panel(engine, quiet_seconds=NEVER)
+    try:
+        into_the_gap(panel)
+        assert panel._buttons["Step A"].description == "Step A: acknowledge resolve-account"
+        assert "ignored" not in panel._say.value
+    finally:
+        panel.close()
+
+
+def test_a_click_while_another_move_is_under_way_does_nothing_says_so_and_returns_at_once(engine: Engine) -> None:
     gate, entered = threading.Event(), threading.Event()
 
     def slow(run: Any, _: Any) -> Any:
@@ -105,9 +120,11 @@ def test_a_click_while_another_move_is_under_way_does_nothing_and_returns_at_onc
         panel._buttons["Step A"].click()  # returns although the step does not
         assert entered.wait(30)
         panel._buttons["New request"].click()
+        assert "Too fast: 1 click was ignored." in panel._say.value
         panel._buttons["Step A"].click()
         gate.set()
         idle(panel)
+        assert "Too fast: 2 clicks were ignored." in panel._say.value
         assert panel.stepper.next_transaction("A") == "checkpoint slow"
         assert len(rows(engine, "SELECT id FROM {s}.workflows")) == 1
     finally:
@@ -132,34 +149,47 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Panel, Serv
 
 
 @pytest.mark.parametrize("text", sorted(BUTTONS))
-def test_with_the_database_away_every_button_shows_a_sentence(away: tuple[Panel, Server], text: str) -> None:
+def test_with_the_database_away_every_button_shows_a_sentence(
+    away: tuple[Panel, Server], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     panel, _ = away
+    monkeypatch.setenv("DATABASE_URL", "of a server that somebody else starts")
     panel.trouble, panel._say.value = "", ""
     click(panel, text)
     if text == "Crash B":  # there is no worker, whatever the database does
-        assert "LaneError: B has no worker to crash" in panel._say.value
+        assert ">B has no worker to crash" in panel._say.value
     else:
-        assert "DatabaseAway: PostgreSQL at" in panel._say.value
+        assert ">PostgreSQL at" in panel._say.value
         assert "repeat the move" in panel._say.value
     assert 'role="alert"' in panel._say.value
     assert panel._buttons["Step A"].description == "Step A: acknowledge resolve-account"
     assert "request-1" in panel._rows.value
 
 
+def test_with_the_embedded_database_away_the_learner_is_sent_to_the_first_cell(
+    away: tuple[Panel, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel, _ = away
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    click(panel, "Step A")
+    assert "does not answer. No worker has moved. Run the first cell again" in panel._say.value
+    assert "doctor" not in panel._say.value
+
+
 def test_a_panel_can_be_made_while_the_database_is_away(away: tuple[Panel, Server]) -> None:
     panel, _ = away
     other = Panel(panel.engine)
     try:
-        assert "DatabaseAway" in other._say.value
-        assert "DatabaseAway" in repr(other)
+        assert "does not answer" in other._say.value
+        assert "does not answer" in repr(other)
     finally:
         other.close()
 
 
-def test_an_error_is_shown_with_its_type_and_raised_to_a_cell(panel: Panel) -> None:
+def test_an_error_is_shown_as_a_sentence_and_raised_to_a_cell(panel: Panel) -> None:
     with pytest.raises(LaneError):
         panel.crash("A")
-    assert "LaneError: A has no worker to crash: step it first" in panel._say.value
+    assert ">A has no worker to crash: step it first" in panel._say.value
     click(panel, "New request")
     assert "alert" not in panel._say.value
 
@@ -194,6 +224,39 @@ def test_a_request_that_loses_every_worker_is_failed_and_the_panel_says_so(panel
     assert rows(engine, "SELECT status FROM {s}.workflows") == [{"status": "failed"}]
 
 
+def test_recover_names_the_workflow_that_was_left_and_what_else_the_other_worker_did(panel: Panel) -> None:
+    for text in ("New request", "New request", "Step B", "Step A", "Crash B", "Recover B"):
+        click(panel, text)
+    assert (
+        "A went on where B had left off: request-1 is completed. On its way it worked on others: request-2 is completed."
+        in panel._say.value
+    )
+
+
+def test_recover_without_anything_left_behind_says_so(panel: Panel) -> None:
+    into_the_gap(panel)
+    click(panel, "Crash A")
+    click(panel, "Recover B")
+    assert (
+        ">B left nothing behind, so there is nothing to recover. It was A that was lost: recover A.<"
+        in panel._say.value
+    )
+
+
+def test_a_worker_without_work_says_what_to_do_next(panel: Panel) -> None:
+    panel.step("A")
+    assert "there is no request. Make a new one." in panel._say.value
+    panel.submit()
+    panel.submit()
+    panel.step("B")
+    panel.stepper.run("A")
+    panel.step("A")
+    assert "A found nothing to claim: request-1 is still leased to B. Step B, or recover it." in panel._say.value
+    panel.stepper.run("B")
+    panel.step("A")
+    assert "request-1 is completed. Press New request (or Reset) to begin again." in panel._say.value
+
+
 def test_opening_a_panel_again_closes_the_one_before(engine: Engine) -> None:
     others = lane_threads()
     first = control_panel(engine, "again", quiet_seconds=0)
@@ -208,7 +271,7 @@ def test_opening_a_panel_again_closes_the_one_before(engine: Engine) -> None:
             first.step("A")
         assert second.snapshot.in_gap  # the rows are still there
         assert second.step("B").ended == "idle"
-        assert "still leased to A. Recover it." in second._say.value
+        assert "request-1 is still leased to A. Recover A." in second._say.value
         assert second.recover("A")[-1].ended == "completed"
     finally:
         second.close()

@@ -151,6 +151,110 @@ def test_recover_goes_on_through_a_failed_attempt_whose_back_off_lasts_a_day(eng
     assert [move.ended for move in moves if move.ended] == ["postponed", "completed"]
 
 
+def statuses(engine: Engine) -> dict[str, str]:
+    return {row["id"]: row["status"] for row in rows(engine, "SELECT id, status FROM {s}.workflows")}
+
+
+def test_recover_finishes_what_this_worker_left_and_not_what_was_last_worked_on(
+    stepper: Stepper, engine: Engine
+) -> None:
+    stepper.submit(REQUEST)
+    stepper.submit(REQUEST)
+    stepper.step("B")
+    stepper.step("A")
+    stepper.crash("B")
+    moves = stepper.recover("B")
+    ended = [(move.lane, move.passed.workflow, move.ended) for move in moves if move.passed and move.ended]
+    assert ended == [("A", "request-2", "completed"), ("A", "request-1", "completed")]
+    assert statuses(engine) == {"request-1": "completed", "request-2": "completed"}
+    aged = rows(engine, "SELECT workflow_id FROM {s}.history WHERE event = 'lease_expired_for_test'")
+    assert aged == [{"workflow_id": "request-1"}]
+
+
+def test_recover_goes_on_past_other_work_until_the_crashed_one_is_finished(stepper: Stepper, engine: Engine) -> None:
+    for _ in range(3):
+        stepper.submit(REQUEST)
+    stepper.step("B")
+    stepper.step("A")
+    stepper.crash("A")
+    moves = stepper.recover("A")
+    assert [move.passed.workflow for move in moves if move.passed and move.ended][:1] == ["request-1"]
+    assert statuses(engine)["request-2"] == "completed"
+
+
+def test_recover_finishes_all_that_several_lost_workers_of_a_lane_left(stepper: Stepper, engine: Engine) -> None:
+    for _ in range(2):
+        stepper.submit(REQUEST)
+        stepper.step("A")
+        stepper.crash("A")
+    stepper.recover("A")
+    assert set(statuses(engine).values()) == {"completed"}
+
+
+def test_a_standing_worker_keeps_its_work_while_a_lost_one_of_its_lane_is_recovered(
+    stepper: Stepper, engine: Engine
+) -> None:
+    stepper.submit(REQUEST)
+    stepper.submit(REQUEST)
+    stepper.step("A")
+    stepper.crash("A")
+    stepper.step("A")
+    stepper.recover("A")
+    assert statuses(engine) == {"request-1": "completed", "request-2": "ready"}
+    assert stepper.run("A")[-1].ended == "completed"
+
+
+@pytest.mark.parametrize(("crash", "recover", "hint"), [("", "A", "Nothing was written"), ("A", "B", "recover A")])
+def test_recover_of_a_worker_that_left_nothing_writes_nothing(
+    stepper: Stepper, engine: Engine, crash: str, recover: str, hint: str
+) -> None:
+    stepper.submit(REQUEST)
+    if crash:
+        stepper.step(crash)
+        stepper.crash(crash)
+    before = rows(engine, "SELECT * FROM {s}.workflows"), rows(engine, "SELECT * FROM {s}.history")
+    with pytest.raises(LaneError, match=f"{recover} left nothing behind.*{hint}"):
+        stepper.recover(recover)
+    assert before == (rows(engine, "SELECT * FROM {s}.workflows"), rows(engine, "SELECT * FROM {s}.history"))
+
+
+def test_a_recovery_that_was_not_waited_for_is_ended_by_the_same_move_again(engine: Engine) -> None:
+    gate = threading.Event()
+
+    def slow(run: object, _: object) -> str:
+        return run.step("slow", lambda: (gate.wait(60), "late")[-1])  # type: ignore[attr-defined, no-any-return]
+
+    engine.workflows, engine.policy = {"slow": slow}, PATIENT
+    engine.create_workflow(None, name="slow", workflow_id="request-1")
+    engine.claim_workflow("A.dead")
+    with Stepper(engine, patience=0.2) as stepper:
+        with pytest.raises(LaneError, match="Try the same move again"):
+            stepper.recover("A")
+        gate.set()
+        for lane in stepper._lanes.values():
+            lane.patience = 30.0
+        assert stepper.recover("A")[-1].ended == "completed"
+
+
+def test_recover_ends_the_back_off_of_a_failed_attempt(engine: Engine) -> None:
+    failures = iter([TimeoutError("no answer")])
+
+    def flaky(run: object, _: object) -> str:
+        def once() -> str:
+            for failure in failures:
+                raise failure
+            return "done"
+
+        return run.step("flaky", once)  # type: ignore[attr-defined, no-any-return]
+
+    engine.policy, engine.workflows = PATIENT, {"flaky": flaky}
+    with Stepper(engine) as stepper:
+        stepper.submit(None, name="flaky")
+        assert stepper.run("A")[-1].ended == "postponed"
+        assert stepper.step("A").ended == "idle"
+        assert stepper.recover("A")[-1].ended == "completed"
+
+
 def test_expire_without_a_lease_says_so(stepper: Stepper) -> None:
     with pytest.raises(LaneError, match="submit a request first"):
         stepper.expire()

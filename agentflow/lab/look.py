@@ -74,6 +74,11 @@ def shown(value: Any) -> str:
     return said if len(said) <= 200 else said[:199] + "…"
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def worker_name(identity: str | None) -> str:
     """The name that people gave a worker, without what makes its identity new at each start."""
     return (identity or "nobody").split(".")[0]
@@ -131,7 +136,8 @@ class Snapshot:
         if self.in_gap:
             return "The effect exists and the engine does not know: this is the acknowledgment gap."
         if len(self.effects) > len(self.intents):
-            return f"The world has {len(self.effects)} effects for {len(self.intents)} planned actions: one too many."
+            planned = counted(len(self.intents), "planned action")
+            return f"The world has {counted(len(self.effects), 'effect')} for {planned}: one too many."
         if not self.effects:
             return "Nothing has happened in the outside world yet."
         return "The engine believes what the world did."
@@ -144,11 +150,12 @@ class Snapshot:
         """Row, belief beside world, and history, without style."""
         sign = "≠" if self.in_gap or len(self.effects) > len(self.intents) else "="
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
+        entries = counted(len(self.history), "entry", "entries")
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
             f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
             f'<div class="af-sign" aria-hidden="true">{sign}</div><div>{self.world().to_html()}</div></div>'
-            f"<details{' open' if lines else ''}><summary>History, {len(self.history)} entries</summary>"
+            f"<details{' open' if lines else ''}><summary>History, {entries}</summary>"
             f"<ol>{lines}</ol></details>"
         )
 

@@ -2,7 +2,8 @@
 
 What lives here: buttons, and what is on screen. What does not: the moves (`stepper`) and the words (`look`). Every
 button calls a method that a cell can call too (`panel.step("A")`, `panel.crash("A")`, `panel.recover("A")`, ...). A
-click never blocks the kernel, a double click makes one move, and an error is shown in the panel as a sentence.
+click never blocks the kernel, a double click makes one move (Step takes every click that comes when it is ready), and
+what was ignored or went wrong is said in the panel.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from typing import Any, TypeVar
 import ipywidgets as widgets
 
 from ..errors import AgentFlowError, DatabaseAway
-from ..front import Engine
+from ..front import Engine, is_embedded
 from ..model import Boundary
 from . import laboratory, look
-from .stepper import Move, Stepper, named
+from .lane import Move, named
+from .stepper import FIRST_CELL, Stepper
 
 REQUEST = "I forgot my password and the reset mail never shows up. Checked spam twice."
 T = TypeVar("T")
-QUIET_SECONDS = 0.25  # a second click on the same button within this time is a double click
+QUIET_SECONDS = 0.25  # a second click within this time is a double click, except on Step
 
 STYLE = """<style>
 .af-panel{border:1px solid var(--jp-border-color2,#d0d7de);padding:8px 12px;max-width:1000px;
@@ -60,7 +62,9 @@ class Panel:
         self.said, self.trouble = "Nothing has happened yet. Step a worker.", ""
         self.snapshot = look.Snapshot(None, [], [], [])
         self._busy = threading.Lock()
+        self._drawing = threading.Lock()
         self._clicked: dict[str, float] = {}
+        self._ignored = 0
         self._closed = False
         self._build()
         self._attempt(lambda: self.said)
@@ -81,10 +85,13 @@ class Panel:
 
     def recover(self, name: str) -> list[Move]:
         """What this worker left is finished by the other one, and that is shown. Raises like Stepper.recover()."""
-        return self._show(
-            lambda: self.stepper.recover(name),
-            lambda moves: f"{moves[0].lane} went on where {name} had left off. {self._say_move(moves[-1])}",
-        )
+        left: list[str] = []
+
+        def move() -> list[Move]:
+            left.extend(self.stepper.left_by(name))
+            return self.stepper.recover(name)
+
+        return self._show(move, lambda moves: self._say_recovery(name, left, moves))
 
     def submit(self, request: str | None = None) -> str:
         """Another request waits as a workflow, and is shown; its id. Without text, the one in the panel's field."""
@@ -115,6 +122,8 @@ class Panel:
     def _show(self, move: Callable[[], T], say: Callable[[T], str]) -> T:
         """The move was made and the screen follows. An error is shown, then raised."""
         results: list[T] = []
+        if not self._busy.locked():  # a cell's move: a click has done this already
+            self._ignored = 0
 
         def both() -> str:
             results.append(move())
@@ -141,12 +150,17 @@ class Panel:
         return caught
 
     def _click(self, key: str, move: Callable[[], Any]) -> None:
-        """The move is under way in a thread of its own, unless one is already, or this is a double click."""
+        """The move is under way in a thread of its own; while one is already, or after half a double click, a word."""
         now = time.monotonic()
-        double = now - self._clicked.get(key, float("-inf")) < self.quiet_seconds
-        if self._closed or double or not self._busy.acquire(blocking=False):
+        quiet = 0.0 if key.startswith("Step ") else self.quiet_seconds
+        double = now - self._clicked.get(key, float("-inf")) < quiet
+        if self._closed:
             return
-        self._clicked[key] = now
+        if double or not self._busy.acquire(blocking=False):
+            self._ignored += 1
+            self._draw_say()
+            return
+        self._clicked[key], self._ignored = now, 0
 
         def run() -> None:
             try:
@@ -174,17 +188,37 @@ class Panel:
             lost = "too many workers were lost there in a row"
             return f"{name}'s claim failed {passed.workflow}: {lost}. Make a new request."
         if move.ended:
-            return f"{name} committed {named(passed)}: the workflow is {move.ended}."
+            return f"{name} committed {named(passed)}: {passed.workflow} is {move.ended}."
         return f"{_said(name, passed)} Next: {move.next}."
 
+    def _say_recovery(self, name: str, left: list[str], moves: list[Move]) -> str:
+        worked = {move.passed.workflow: None for move in moves if move.passed and move.passed.workflow}
+        ended = "; ".join(self._state_of(workflow_id) for workflow_id in left)
+        said = f"{moves[0].lane} went on where {name} had left off: {ended}."
+        others = "; ".join(self._state_of(workflow_id) for workflow_id in worked if workflow_id not in left)
+        return f"{said} On its way it worked on others: {others}." if others else said
+
+    def _state_of(self, workflow_id: str) -> str:
+        row = self.stepper.engine.get_workflow(workflow_id) or {}
+        return f"{workflow_id} is {row.get('status', 'gone')}"
+
     def _why_idle(self) -> str:
+        for name in self.stepper.names:
+            for left in self.stepper.left_by(name):
+                return f"{left} {self._held(left, name)}"
         row = look.snapshot(self.stepper.engine, self.stepper.current()).workflow
         if row is None:
             return "there is no request. Make a new one."
         if row["lease_owner"]:
-            return f"{row['id']} is still leased to {look.worker_name(row['lease_owner'])}. Recover it."
-        why = f": {row['error']['message']}" if row["error"] else ""
-        return f"{row['id']} is {row['status']}{why}."
+            return f"{row['id']} is leased to {look.worker_name(row['lease_owner'])}, who is not here. Press Reset."
+        why = f": {row['error']['message'].rstrip('.')}" if row["error"] else ""
+        return f"{row['id']} is {row['status']}{why}. Press New request (or Reset) to begin again."
+
+    def _held(self, workflow_id: str, name: str) -> str:
+        if not (self.stepper.engine.get_workflow(workflow_id) or {}).get("lease_owner"):
+            return f"waits out a back-off after a failed attempt of {name}. Recover {name}, which ends it."
+        way_on = f"Step {name}, or recover it." if self.stepper.is_alive(name) else f"Recover {name}."
+        return f"is still leased to {name}. {way_on}"
 
     # -- what is on screen -------------------------------------------------------------------------------------------
 
@@ -227,13 +261,22 @@ class Panel:
             return
         for name, button in self._steps.items():
             button.description = f"Step {name}: {self.stepper.next_transaction(name)}"
-        self._say.value = self._say_html()
+        self._draw_say()
         self._rows.value = f'<div class="af-look">{self.snapshot.to_html()}</div>'
+
+    def _draw_say(self) -> None:
+        with self._drawing:  # a click that is ignored speaks from another thread than the move
+            self._say.value = self._say_html()
 
     def _say_html(self) -> str:
         if self.trouble:
-            return f'<div role="alert" class="af-trouble">{html.escape(self.trouble)}</div>'
-        return f'<div role="status" aria-live="polite"><b>{html.escape(self.said)}</b></div>'
+            said = f'<div role="alert" class="af-trouble">{html.escape(self.trouble)}</div>'
+        else:
+            said = f'<div role="status" aria-live="polite"><b>{html.escape(self.said)}</b></div>'
+        if not self._ignored:
+            return said
+        clicks = look.counted(self._ignored, "click was", "clicks were")
+        return f'{said}<div role="status">Too fast: {clicks} ignored. Click when the sentence above has changed.</div>'
 
     def to_html(self) -> str:
         """The panel without its buttons, for a page without a kernel."""
@@ -266,9 +309,11 @@ def _said(name: str, passed: Boundary) -> str:
 
 
 def _in_words(error: Exception) -> str:
-    """Type, sentence, and what to do next."""
+    """What happened and what to do next; with its type if nobody expected it."""
+    if isinstance(error, DatabaseAway) and is_embedded() and FIRST_CELL not in str(error):
+        return f"{error} {FIRST_CELL}"
     if isinstance(error, AgentFlowError):
-        return f"{type(error).__name__}: {error}"
+        return str(error)
     return f"{type(error).__name__}: {error}. The rows below are as the last whole transaction left them; press Reset."
 
 

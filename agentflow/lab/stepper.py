@@ -1,180 +1,24 @@
-"""Workers that move only when told: a lane is a thread that the engine's one hook stops before each transaction.
+"""Workers that move only when told: each is a lane, which the engine's one hook stops before each transaction.
 
-What lives here: the moves step, crash, expire, recover, reset, and what each did. What does not: buttons (`panel`),
-pictures (`look`). A standing lane holds no connection and no transaction; it can stand for hours, since its lease does
-not end by itself. Between two boundaries runs the workflow's own code: the only thing a lane can be stuck in, and
-waiting for it is bounded. Read `panel` next.
+What lives here: the moves step, crash, expire, recover, reset, and what each did. What does not: the thread behind a
+lane (`lane`), buttons (`panel`), pictures (`look`). A standing lane holds no connection and no transaction; it can stand
+for hours, since its lease does not end by itself. Read `panel` next.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..database import Database
-from ..errors import AlreadyFinished, CrashInjected, DatabaseAway, LaneError, LostLease
-from ..front import Engine
-from ..model import Boundary
-from ..worker import carry, new_identity
-from .laboratory import LEASE_SECONDS
+from ..errors import AlreadyFinished, CrashInjected, DatabaseAway, LaneError
+from ..front import Engine, is_embedded
+from .lane import Lane, Move, named
+from .look import worker_name
 
 MAX_MOVES = 1_000
-
-
-@dataclass(frozen=True)
-class Move:
-    """What one move of a lane did.
-
-    `passed` is the boundary behind it (None: none), `next` names the transaction that it stands before. `ended` says
-    how the worker ended: completed, failed, waiting, postponed, released, lost, crashed, or idle (nothing to claim).
-    """
-
-    lane: str
-    passed: Boundary | None
-    next: str
-    ended: str | None = None
-
-    def __str__(self) -> str:
-        done = f"{named(self.passed)} {self.passed.outcome}" if self.passed else "nothing passed"
-        return f"{self.lane}: {done}; {self.ended or 'stands'}; next: {self.next}"
-
-
-def named(boundary: Boundary) -> str:
-    """The transaction and its subject, such as `checkpoint classify`."""
-    return f"{boundary.transaction} {boundary.subject or ''}".strip()
-
-
-class _Closed(CrashInjected):
-    """The laboratory closed the lane; no fault of anybody's, so the history does not mention it."""
-
-
-class Lane:
-    """One worker thread at a time, and the handshake that makes it stand before each transaction."""
-
-    def __init__(self, name: str, engine: Engine, patience: float) -> None:
-        self.name, self.patience = name, patience
-        self.engine: Engine = engine.with_hook(self._stop_here)
-        self._outer = engine.hook
-        self._turn = threading.Condition()
-        self._busy = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._order: type[BaseException] | str | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self.identity = new_identity(self.name)
-        self.standing: Boundary | None = None
-        self.passed: Boundary | None = None
-        self.ended: str | None = None
-        self._unsettled = False
-        self.error: BaseException | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether this lane's worker runs or stands somewhere."""
-        return self._thread is not None and self._thread.is_alive() and self.ended is None
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """One move at a time. Raises LaneError if another is under way."""
-        if not self._busy.acquire(blocking=False):
-            raise LaneError(f"{self.name} is still busy with its last move; wait until it has ended, then try again.")
-        try:
-            yield
-        finally:
-            self._busy.release()
-
-    def go(self) -> None:
-        """The worker passes the transaction that it stands before; a new worker starts if there is none.
-
-        After a move that was not waited for to its end, nothing: the same move again only waits on.
-        """
-        if self._unsettled:
-            return
-        self.passed = None
-        if not self.alive:
-            self._begin()
-            self._order = "go"
-            self._thread = threading.Thread(target=self._work, name=f"lane-{self.name}", daemon=True)
-            self._thread.start()
-        elif self.standing:
-            self.obey("go")
-
-    def obey(self, order: type[BaseException] | str) -> None:
-        """The worker has been told: to go, or what to raise where it stands or at the next boundary it reaches."""
-        with self._turn:
-            self._order, self.standing = order, None
-            self._turn.notify_all()
-
-    def settle(self) -> None:
-        """The worker stands before a transaction, or has ended.
-
-        Raises LaneError if its own code takes longer than `patience` seconds, and what the worker raised, if anything.
-        """
-        with self._turn:
-            settled = self._turn.wait_for(lambda: self.standing is not None or self.ended is not None, self.patience)
-        self._unsettled = not settled
-        if not settled:
-            raise LaneError(
-                f"{self.name} has not reached its next transaction within {self.patience:g} s: a step or tool of the "
-                "workflow is still running. Try the same move again to wait on, or reset."
-            )
-        if self.ended and self._thread:
-            self._thread.join(self.patience)
-        if self.error:
-            error, self.error = self.error, None
-            raise error
-
-    def end(self) -> bool:
-        """Whether no thread is left: a standing worker is told to stop, a running one stops at its next boundary."""
-        if self.alive:
-            self.obey(_Closed)
-        if self._thread:
-            self._thread.join(self.patience)
-        gone = self._thread is None or not self._thread.is_alive()
-        if gone:
-            self._thread = None
-            self._begin()
-        return gone
-
-    def _stop_here(self, boundary: Boundary) -> None:
-        """The hook: before a transaction the worker stands until told; `load` commits nothing, so it is passed."""
-        if self._outer:
-            self._outer(boundary)
-        if boundary.transaction == "renew":  # on the renewing thread, not on this lane
-            return
-        with self._turn:
-            if boundary.edge == "after":
-                self.passed = self.passed if boundary.transaction == "load" and self.passed else boundary
-                return
-            if boundary.transaction == "load" and self._order is None:
-                return
-            if self._order is None:
-                self.standing = boundary
-                self._turn.notify_all()
-                self._turn.wait_for(lambda: self._order is not None)
-            order, self._order = self._order, None
-        if isinstance(order, type):
-            raise order(f"{self.name} was stopped before {named(boundary)}")
-
-    def _work(self) -> None:
-        """The life of one worker: claim, carry, end. What it raises is kept for whoever told it to move."""
-        ended = "crashed"
-        try:
-            claim = self.engine.claim_workflow(self.identity, LEASE_SECONDS)
-            ended = carry(self.engine, claim, self.engine.workflows[claim.name], self.engine.tool) if claim else "idle"
-        except LostLease:
-            ended = "lost"
-        except CrashInjected:
-            pass
-        except BaseException as error:
-            self.error = error
-        with self._turn:
-            self.ended, self.standing = ended, None
-            self._turn.notify_all()
+FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
 
 
 class Stepper:
@@ -187,6 +31,7 @@ class Stepper:
         self.engine.database = Database(where, engine.database.schema, patience=min(3.0, patience))
         self.workflow_id: str | None = None
         self._closed = False
+        self._owed: dict[str, list[str]] = {}
         self._lanes = {name: Lane(name, self.engine, patience) for name in self.names}
 
     # -- the moves ---------------------------------------------------------------------------------------------------
@@ -235,25 +80,23 @@ class Stepper:
         return chosen
 
     def recover(self, name: str) -> list[Move]:
-        """What the lane's worker left is finished by the next lane: expire, then that one to its end; its moves.
+        """Everything that the lane's lost workers left is finished (or parked) by the next lane; its moves.
 
-        If the lane's worker is alive it is now stale, and its next write is refused. Raises LaneError, DatabaseAway.
+        That lane first ends what it holds, and goes on past other work it claims. If the lane's worker is alive and it
+        alone left something, it is now stale, and its next write is refused. Raises LaneError if nothing was left
+        behind, and then nothing was written; DatabaseAway.
         """
-        self._lane(name)
-        self._answers()
+        left = self.left_by(name)
+        if not left:
+            lost = [other for other in self.names if self.left_by(other) and not self.is_alive(other)]
+            hint = f" It was {lost[0]} that was lost: recover {lost[0]}." if lost else " Nothing was written."
+            raise LaneError(f"{name} left nothing behind, so there is nothing to recover.{hint}")
+        self._owed[name] = left
         other = self.names[(self.names.index(name) + 1) % len(self.names)]
-        target = self.current()
-        if target is None:
-            raise LaneError("There is no workflow to recover; submit a request first.")
-        row = self.engine.get_workflow(target) or {}
-        if row.get("lease_owner") != self._lane(other).identity:
-            with suppress(AlreadyFinished):  # nobody holds it, so there is nothing to wait for
-                self.expire(target)
-        moves = self.run(other)
-        while moves[-1].ended not in ("idle", "crashed") and self._is_open(target):
-            if moves[-1].ended == "postponed":
-                self.expire(target)
-            moves += self.run(other)
+        moves = self.run(other) if self.is_alive(other) else []
+        for target in left:
+            moves += self._finish(target, other)
+        del self._owed[name]
         return moves
 
     def run(self, name: str) -> list[Move]:
@@ -277,7 +120,7 @@ class Stepper:
         self._answers()
         self._end_lanes()
         self.engine.reset_database()
-        self.workflow_id = None
+        self.workflow_id, self._owed = None, {}
 
     def close(self) -> None:
         """No thread and no connection of the stepper is left. Raises LaneError if a step does not return."""
@@ -306,6 +149,19 @@ class Stepper:
         """Whether the lane has a worker that stands or runs."""
         return self._lane(name).alive
 
+    def left_by(self, name: str) -> list[str]:
+        """The open workflows that this lane's lost workers hold, the oldest first; without any, what its worker holds.
+
+        Counted too: what waits out a back-off after its failed attempt, and what a recovery began and did not end.
+        """
+        lane = self._lane(name)
+        self._answers()
+        ready = {row["id"]: row["lease_owner"] for row in reversed(self._ready())}
+        held = [workflow_id for workflow_id, owner in ready.items() if owner and worker_name(owner) == name]
+        lost = [workflow_id for workflow_id in held if not (lane.alive and ready[workflow_id] == lane.identity)]
+        owed = [workflow_id for workflow_id in self._owed.get(name, []) if workflow_id in ready]
+        return list(dict.fromkeys([*owed, *(lost or held)]))
+
     def current(self) -> str | None:
         """The workflow last worked on; without one, the newest; None if there is none."""
         if self.workflow_id and self.engine.get_workflow(self.workflow_id):
@@ -327,7 +183,28 @@ class Stepper:
         seen = lane.standing or lane.passed
         if seen and seen.workflow:
             self.workflow_id = seen.workflow
+            if lane.ended == "postponed":
+                self._owed[lane.name] = [*self._owed.get(lane.name, []), seen.workflow]
         return Move(lane.name, lane.passed, self.next_transaction(lane.name), lane.ended)
+
+    def _finish(self, target: str, name: str) -> list[Move]:
+        """The lane carried the workflow until it was no longer ready, or found nothing more to claim; its moves."""
+        moves: list[Move] = []
+        if self._is_open(target):
+            self._age(target)
+        while self._is_open(target) and not (moves and moves[-1].ended in ("idle", "crashed")):
+            moves += self.run(name)
+            passed = moves[-1].passed
+            if moves[-1].ended == "postponed" and passed and passed.workflow == target:
+                self._age(target)
+        return moves
+
+    def _age(self, workflow_id: str) -> None:
+        with suppress(AlreadyFinished):  # nobody holds it, so there is nothing to wait for
+            self.engine.expire_lease(workflow_id)
+
+    def _ready(self) -> list[dict[str, Any]]:
+        return self.engine.list_workflows(status="ready", limit=1_000_000)
 
     def _is_open(self, workflow_id: str) -> bool:
         row = self.engine.get_workflow(workflow_id)
@@ -341,10 +218,13 @@ class Stepper:
                 return
             self.engine.database.check()  # the pool may have held a connection from before a restart
         except DatabaseAway as away:
-            raise DatabaseAway(
-                f"PostgreSQL at {self.engine.database.where} does not answer. No worker has moved; start it again "
-                "(`agentflow doctor` says which one is meant), then repeat the move."
-            ) from away
+            mend = (
+                FIRST_CELL
+                if is_embedded()
+                else "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
+            )
+            where = self.engine.database.where
+            raise DatabaseAway(f"PostgreSQL at {where} does not answer. No worker has moved. {mend}") from away
 
     def _end_lanes(self) -> None:
         left = [name for name, lane in self._lanes.items() if not lane.end()]
