@@ -25,12 +25,13 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .errors import AgentFlowError, BadName, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
+from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
 from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from .statements import TRANSACTIONS
+from .trouble import first_line, is_spent, named
 
 Row = dict[str, Any]
 
@@ -135,7 +136,11 @@ class Database:
         try:
             rows = cursor.execute(text, params, prepare=True).fetchall()
         except BaseException as error:
-            lost = _named(error, cursor.connection, name, self) if isinstance(error, psycopg.Error) else None
+            lost = (
+                named(error, cursor.connection, name, where=self.where, schema=self.schema)
+                if isinstance(error, psycopg.Error)
+                else None
+            )
             self._give_back(cursor, error)
             if lost is None:
                 raise
@@ -152,7 +157,7 @@ class Database:
 
     def _give_back(self, cursor: psycopg.Cursor[Row], error: BaseException) -> None:
         """The connection after an error is kept if it is whole; its neighbours are as old as it is, and go with it."""
-        if _is_spent(cursor.connection, error):
+        if is_spent(cursor.connection, error):
             cursor.connection.close()
             self.close()
         else:
@@ -170,7 +175,7 @@ class Database:
             return connection
         except psycopg.Error as error:
             raise DatabaseAway(
-                f"PostgreSQL at {self.where} does not answer ({_first_line(error)}). Nothing was sent; start it "
+                f"PostgreSQL at {self.where} does not answer ({first_line(error)}). Nothing was sent; start it "
                 "(`agentflow doctor` says which one is meant), then try again."
             ) from error
 
@@ -181,7 +186,7 @@ class Database:
             connection.execute(f'LISTEN "{self.schema}"')
         except psycopg.Error as error:
             connection.close()
-            raise _named(error, connection, "listen", self) from error
+            raise named(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
     @property
@@ -221,21 +226,6 @@ def _address(url: str) -> URL:
     return address
 
 
-def _is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
-    """Whether another connection may do better: this one is lost, in the middle of something, or read-only.
-
-    A session keeps the default that it began with, and an old primary its address.
-    """
-    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or _has_old_plan(error):
-        return True
-    return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-
-
-def _has_old_plan(error: BaseException) -> bool:
-    """Whether the table was changed under a prepared statement: another connection prepares it anew."""
-    return isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in str(error)
-
-
 def _drop_in_children(database: Database) -> None:
     """A forked child opens its own connections instead of sharing its parent's."""
     if hasattr(os, "register_at_fork"):
@@ -269,51 +259,3 @@ def _log(rows: list[Row], boundary: Boundary) -> None:
                 fence_token=boundary.token if row["outcome"] == "refused" else row.get("fence_token", boundary.token),
                 recovered=row["held_by"] is not None if "held_by" in row else None,
             )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "orig", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-_NOT_MIGRATED = (
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.InvalidSchemaName,
-    psycopg.errors.InsufficientPrivilege,
-)
-_TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-
-
-def _named(error: psycopg.Error, connection: psycopg.Connection[Any], name: str, database: Database) -> AgentFlowError:
-    """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
-    said = _first_line(error)
-    if connection.closed or connection.broken:
-        return OutcomeUnknown(
-            f"{name}: the connection to {database.where} was lost ({said}); it may have been committed, or may yet be. Issue it "
-            "again: it is guarded."
-        )
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return TooLarge(
-            f"{name}: PostgreSQL cannot hold that much in one row ({said}). Nothing was changed; send less, or keep it elsewhere."
-        )
-    if isinstance(error, _TRANSIENT) or _has_old_plan(error):
-        return DatabaseAway(
-            f"{name}: {database.where} cannot do it now ({said}). Nothing was changed; it is tried again."
-        )
-    if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
-        return AgentFlowError(
-            f"{name}: {database.where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
-            "between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
-        )
-    if isinstance(error, psycopg.errors.UniqueViolation):
-        return DuplicateStep("?", 0, said)
-    if isinstance(error, _NOT_MIGRATED):
-        return SchemaMissing(
-            f"{name}: schema {database.schema!r} at {database.where} is not migrated, or not ours to use ({said}). Run "
-            "`agentflow migrate`."
-        )
-    return AgentFlowError(
-        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
-        "and see `agentflow doctor`."
-    )

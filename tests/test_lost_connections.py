@@ -579,3 +579,13 @@ def test_no_statement_runs_for_ever(engine: Engine) -> None:
     with pytest.raises(DatabaseAway, match="statement timeout"):
         engine.database._run("slow", "SELECT count(*) FROM generate_series(1, 1000000000)", None)
     engine.database.close()
+
+
+def test_a_table_that_is_changed_under_a_kept_connection_is_read_again(engine: Engine) -> None:
+    with Session(engine.database) as session:
+        engine.create_workflow("password", workflow_id="w")
+        assert engine.get_workflow("w")
+        session.run(f'ALTER TABLE "{engine.database.schema}".workflows ADD COLUMN later int')
+        assert engine.get_workflow("w")
+        session.run(f'ALTER TABLE "{engine.database.schema}".workflows DROP COLUMN later')
+        assert engine.get_workflow("w")

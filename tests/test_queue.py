@@ -242,3 +242,40 @@ def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any
     connecting = 16 * 16  # settings of new sessions, their preparing and their LISTEN
     assert counted[-1] <= asked_for + connecting + len(counted)  # our own looks count too
     assert time.process_time() - cpu < 0.5 * (time.monotonic() - began)  # a busy loop would take all of it
+
+
+def test_tables_that_are_missing_for_a_while_fail_no_workflow(schema: Any) -> None:
+    migrate(database := schema(patience=0.2), laboratory=True)
+    engine = Engine(database, workflows={"job": lambda run, _: run.step("one", lambda: 1)})
+    engine.create_workflows([None] * 5, name="job")
+    with Session(database) as session:
+        session.run(f'ALTER TABLE "{database.schema}".steps RENAME TO elsewhere')
+        with working(engine.worker("A", lease_seconds=0.5, poll_seconds=0.1)):
+            eventually(lambda: rows(engine, "SELECT 1 FROM {s}.workflows WHERE fence_token > 0"), 30)
+            session.run(f'ALTER TABLE "{database.schema}".elsewhere RENAME TO steps')
+            eventually(
+                lambda: all(r["status"] == "completed" for r in rows(engine, "SELECT status FROM {s}.workflows")), 60
+            )
+
+
+def test_a_worker_of_no_workflow_claims_nothing(engine: Engine) -> None:
+    engine.create_workflow("password")
+    assert engine.claim_workflow("A", names=[]) is None
+
+
+def test_a_step_that_closes_the_workers_own_sockets_does_not_end_it(engine: Engine) -> None:
+    closed: list[int] = []
+
+    def close(run: Any, _: Any) -> None:
+        for one in bells[0]._sockets:
+            one.close()
+        closed.append(1)
+
+    mine = Engine(engine.database, workflows={"close": close, "job": plain})
+    worker = mine.worker("A", poll_seconds=0.1)
+    bells = [worker._bell]
+    mine.create_workflow(None, name="close")
+    with working(worker):
+        eventually(lambda: closed, 30)
+        mine.create_workflow(None, name="job", workflow_id="after")
+        eventually(lambda: (mine.get_workflow("after") or {})["status"] == "completed", 30)

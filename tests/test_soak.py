@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from agentflow import Claim, Engine
+from agentflow import Claim, Database, Engine, migrate
 from agentflow.errors import NotALaboratory, SoakError
 from agentflow.lab.plan import GAP, plan_kills
 from agentflow.lab.report import SoakReport
 from agentflow.lab.soak import soak
 from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
+from tests.conftest import rows
 
 DATA = Path(__file__).parent.parent / "data" / "support_requests.csv"
 
@@ -169,7 +170,7 @@ def test_workers_that_end_of_themselves_are_not_started_for_ever(url: str) -> No
 
 def test_a_schema_that_exists_is_not_touched(url: str, engine: Engine) -> None:
     engine.create_workflow("mine", workflow_id="mine")
-    with pytest.raises(NotALaboratory, match="exists already"):
+    with pytest.raises(NotALaboratory, match="already exists"):
         soak(url, some(3), kills=0, schema=engine.database.schema)
     assert engine.get_workflow("mine") is not None
 
@@ -239,3 +240,17 @@ def test_ten_thousand_lines_are_carried_and_never_all_held(url: str) -> None:
     gc.collect()
     assert_well(report, 10_000)
     assert most < 10
+
+
+def test_a_soak_touches_no_schema_that_it_did_not_make(url: str, schema: Any) -> None:
+    """Another laboratory may be called like the world that a soak would make for itself."""
+    migrate(theirs := schema(), laboratory=True)
+    name = f"{theirs.schema}_w"[:40]
+    migrate(world := Database(url, f"{name}_world"), laboratory=True)
+    try:
+        Engine(world).create_workflow("password", workflow_id="theirs")
+        with pytest.raises(NotALaboratory, match="already exists"):
+            soak(url, ["login"], schema=name, workers=1, kills=0)
+        assert rows(Engine(world), "SELECT id FROM {s}.workflows") == [{"id": "theirs"}]
+    finally:
+        drop(url, world.schema)

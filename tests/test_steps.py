@@ -748,3 +748,56 @@ def test_an_effect_before_a_wait_in_a_nested_call_is_not_repeated(engine: Engine
     engine.deliver_event(job, "approved", "yes")
     assert settle(engine, job)["result"] == ["text", "yes"]
     assert rows(engine, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 1}]
+
+
+class _Evil(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit("the class's own name")
+
+
+class _Unspeakable(Exception, metaclass=_Evil):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class _EvilText(str):
+    def encode(self, *_: Any) -> bytes:
+        raise RuntimeError("no")
+
+
+class _SpeaksEvil(Exception):
+    def __str__(self) -> str:
+        return _EvilText("what happened")
+
+
+_EVIL = {"class without a name": _Unspeakable, "text that bites": _SpeaksEvil}
+
+
+@pytest.mark.parametrize("kind", list(_EVIL))
+def test_an_error_that_cannot_be_described_is_a_failure_all_the_same(engine: Engine, kind: str) -> None:
+    def function(run: Any, _: Any) -> None:
+        raise _EVIL[kind]()
+
+    bad = start(engine, function)
+    assert turn(engine) == "failed"
+    assert workflow(engine, bad)["status"] == "failed"
+
+
+def test_a_result_that_the_function_changes_is_the_recorded_one_the_next_time(engine: Engine) -> None:
+    def function(run: Any, _: Any) -> Any:
+        run.side_effect("pay", key="pay").clear()
+        return run.side_effect("pay", key="pay")
+
+    assert settle(engine, start(engine, function))["result"] == {"done": "pay"}
+
+
+def test_nothing_follows_an_effect_whose_result_cannot_be_recorded(engine: Engine) -> None:
+    def function(run: Any, _: Any) -> str:
+        with contextlib.suppress(Exception):
+            run.side_effect("pay", key="pay", tool=lambda call: (1, 2))
+        return run.step("next", lambda: "went on")
+
+    bad = start(engine, function)
+    assert settle(engine, bad)["error"]["type"] == "UnfaithfulValue"
+    assert rows(engine, "SELECT step_id FROM {s}.steps") == []

@@ -94,6 +94,8 @@ def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
     with readers.begin() as connection:
         connection.execute(text("SET TRANSACTION READ ONLY"))
         connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}, {quoted(schema + WORLD_SUFFIX)}"))
+        # Prepared: PostgreSQL then takes one command only, and a COMMIT in front of another is refused.
+        connection.connection.driver_connection.prepare_threshold = 0  # type: ignore[union-attr]
         found = connection.execute(text(sql), binds)
         columns = list(found.keys())
         return Table([dict(row) for row in found.mappings()], caption, columns)
@@ -222,7 +224,9 @@ def entry_sentence(entry: Row) -> str:
         if detail.get("outcome") == "effect":
             return f"The tool carries out {subject}: the effect exists."
         return f"Asked for {subject} again (attempt {detail.get('attempts')}), the tool knows the key: no new effect."
-    said = _SENTENCES.get(entry["event"], f"{entry['event']} {subject}".strip() + ".")
+    said = _SENTENCES.get(entry["event"])
+    if said is None:
+        return f"{entry['event']} {subject}".strip() + "."
     if entry["event"] == "workflow_claimed" and detail.get("recovered"):
         said = "{worker} takes it over with token {token}."
     return said.format(worker=who, subject=subject, token=token)

@@ -1,0 +1,76 @@
+"""What an error of the driver means: lost, not now, never, or not migrated. Never by the sqlstate alone.
+
+What does not live here: trying again (`database`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from .errors import AgentFlowError, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what the driver said."""
+    text = str(getattr(error, "orig", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _has_old_plan(error: BaseException) -> bool:
+    """Whether the table was changed under a prepared statement: another connection prepares it anew."""
+    return isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in str(error)
+
+
+def is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
+    """Whether another connection may do better: this one is lost, in the middle of something, or read-only.
+
+    A session keeps the default that it began with, and an old primary its address.
+    """
+    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or _has_old_plan(error):
+        return True
+    return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+
+_NOT_MIGRATED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.InsufficientPrivilege,
+)
+_TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+
+
+def named(
+    error: psycopg.Error, connection: psycopg.Connection[Any], name: str, *, where: str, schema: str
+) -> AgentFlowError:
+    """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""
+    said = first_line(error)
+    if connection.closed or connection.broken:
+        return OutcomeUnknown(
+            f"{name}: the connection to {where} was lost ({said}); it may have been committed, or may yet be. Issue it "
+            "again: it is guarded."
+        )
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return TooLarge(
+            f"{name}: PostgreSQL cannot hold that much in one row ({said}). Nothing was changed; send less, or keep it elsewhere."
+        )
+    if isinstance(error, _TRANSIENT) or _has_old_plan(error):
+        return DatabaseAway(f"{name}: {where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+    if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
+        return AgentFlowError(
+            f"{name}: {where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
+            "between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
+        )
+    if isinstance(error, psycopg.errors.UniqueViolation):
+        return DuplicateStep("?", 0, said)
+    if isinstance(error, _NOT_MIGRATED):
+        return SchemaMissing(
+            f"{name}: schema {schema!r} at {where} is not migrated, or not ours to use ({said}). Run "
+            "`agentflow migrate`."
+        )
+    return AgentFlowError(
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
+        "and see `agentflow doctor`."
+    )
