@@ -135,6 +135,7 @@ class Holder:
 
     def __init__(self, session: Session, watcher: Session, database: Database, name: str) -> None:
         self.session, self.watcher, self.schema, self.name = session, watcher, database.schema, name
+        self.released = False
 
     def take(self) -> None:
         world = "_world" if self.name == "tool" else ""
@@ -158,6 +159,7 @@ class Holder:
             eventually(lambda: self.waiting() == (2 if how == "pending" else 1))
         finally:
             self.session.run("COMMIT")
+            self.released = True
 
 
 @pytest.mark.parametrize("how", ["committed", "pending", "withdrawn"])
@@ -181,6 +183,7 @@ def test_a_lost_answer_loses_nothing_and_doubles_nothing(
             )
         trip.go()
         assert proxy.lost == 1
+        eventually(lambda: how == "committed" or holder.released)  # on the proxy's thread, perhaps just now
     found = trip.outcome()
     assert len(found["ledger"]) == 1
     assert found["attempts"] == [{"attempts": 2 if name == "tool" and how != "withdrawn" else 1}]
