@@ -103,6 +103,11 @@ def _where(schema: str) -> Iterator[tuple[Finding, Database | None]]:
         )
         return
     home = server.default_home()
+    above = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        says = f"The embedded server's data cannot be kept in {home}: {above} is no folder that we may write to."
+        yield Finding("server", False, says, "Set AGENTFLOW_HOME to a folder of yours."), None
+        return
     try:
         programs = server.find_binaries()
     except ServerError as error:

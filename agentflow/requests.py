@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import BadRequestFile
+from .values import MAX_VALUE_BYTES
 
 DEFAULT_COLUMN = "request"
 
@@ -40,8 +41,10 @@ class _Lines:
         self.path, self.raw, self.number, self.start = "standard input" if path == "-" else path, raw, 0, 1
 
     def __iter__(self) -> Iterator[str]:
-        for line in self.raw:
+        while line := self.raw.readline(MAX_VALUE_BYTES + 1):
             self.number += 1
+            if len(line) > MAX_VALUE_BYTES:
+                raise self.bad(f"is longer than {MAX_VALUE_BYTES:,} bytes", self.number)
             try:
                 text = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
             except UnicodeDecodeError as error:

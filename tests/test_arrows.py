@@ -38,7 +38,7 @@ ARROWS["front"] = set(ARROWS)
 ENGINE_ROOMS = frozenset(ARROWS)
 DOORS = {"api", "cli", "on_dbos"}
 # what the doors are made of; no library of theirs but pydantic in `answers`
-ARROWS["requests"] = {"errors"}
+ARROWS["requests"] = {"errors", "values"}
 ARROWS["gate"] = set()
 ARROWS["answers"] = {"values"}
 ARROWS["launch"] = set(ENGINE_ROOMS)

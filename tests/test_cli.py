@@ -568,3 +568,12 @@ def test_every_command_line_that_is_shown_exists(page: str) -> None:
 def test_the_module_is_the_command() -> None:
     done = agentflow("--help", env=environment())
     assert done.stdout.startswith("Usage: agentflow ")
+
+
+def test_doctor_says_when_the_servers_folder_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = agentflow(
+        "doctor", env={**environment(), "AGENTFLOW_HOME": str(tmp_path / "file" / "home"), "DATABASE_URL": ""}
+    )
+    assert done.returncode == 1
+    assert "is no folder that we may write to. Set AGENTFLOW_HOME to a folder of yours." in done.stdout

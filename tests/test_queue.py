@@ -241,7 +241,7 @@ def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any
     eventually(lambda: counted.append(commits(idle) - before) or counted[-1] >= asked_for)
     connecting = 16 * 16  # settings of new sessions, their preparing and their LISTEN
     assert counted[-1] <= asked_for + connecting + len(counted)  # our own looks count too
-    assert time.process_time() - cpu < 0.5 * (time.monotonic() - began)  # a busy loop would take all of it
+    assert time.process_time() - cpu < 0.15 * (time.monotonic() - began)  # E10; three polls a second, start included
 
 
 def test_tables_that_are_missing_for_a_while_fail_no_workflow(schema: Any) -> None:

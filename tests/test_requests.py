@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,12 +83,19 @@ def test_lines_are_read_only_as_they_are_asked_for() -> None:
     class Endless(io.RawIOBase):
         given = 0
 
-        def __iter__(self) -> Iterator[bytes]:  # type: ignore[override]
-            while True:
-                self.given += 1
-                yield b"again\n"
+        def readline(self, size: int | None = -1, /) -> bytes:
+            self.given += 1
+            return b"again\n"
 
     stream = Endless()
     requests = read_requests("-", stdin=stream)  # type: ignore[arg-type]
     assert [next(requests) for _ in range(3)] == ["again"] * 3
     assert stream.given == 3
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
+    with (
+        open("/dev/zero", "rb") as endless,
+        pytest.raises(BadRequestFile, match=r"line 1, is longer than 16,777,216 bytes"),
+    ):
+        list(read_requests("-", stdin=endless))
