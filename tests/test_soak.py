@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,20 @@ def some(count: int) -> Iterator[str]:
     return (f"request {number}: I cannot login" for number in range(count))
 
 
+OWN = random.randrange(10**8, 10**9)  # a seed is in a soak's schema's name; others may soak beside this process
+
+
 def schemas(url: str) -> set[str]:
+    """The schemas of this process's soaks."""
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
     with engine.connect() as connection:
-        found = connection.execute(text("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'soak%'")).scalars().all()
+        found = (
+            connection.execute(
+                text("SELECT nspname FROM pg_namespace WHERE nspname LIKE :own"), {"own": f"soak%{OWN}%"}
+            )
+            .scalars()
+            .all()
+        )
     engine.dispose()
     return set(found)
 
@@ -99,15 +110,14 @@ class Broken(Engine):
 
 
 def test_killed_workers_lose_nothing_double_nothing_and_leave_no_schema(url: str) -> None:
-    before = schemas(url)
-    report = soak(url, some(60), kills=20, seed=1)
+    report = soak(url, some(60), kills=20, seed=OWN)
     assert_well(report, 60)
     assert (report.kills_planned, report.kills_happened, len(report.kills)) == (20, 20, 20)
     assert report.processes_killed >= 20
     assert report.kills_in_gap >= 2 and report.repeated_calls >= report.kills_in_gap
     assert report.recoveries >= 20 - sum(where == "after complete" for _, where in report.kills)
     assert all(report.recovery_ms[part] is not None for part in ("detect", "claim", "replay", "re_execute", "span"))
-    assert schemas(url) == before
+    assert schemas(url) == set()
 
 
 def test_two_soaks_with_one_seed_kill_the_same_set(url: str) -> None:
@@ -157,10 +167,9 @@ def test_an_engine_that_gives_workflows_up_is_caught(url: str) -> None:
 
 
 def test_a_soak_that_stands_still_names_what_is_stuck(url: str) -> None:
-    before = schemas(url)
     with pytest.raises(SoakError, match=r"request-000000 \(ready, PENDING, token 0, held by nobody\)"):
-        soak(url, some(3), kills=0, workers=1, stall_seconds=0.5, make_engine=Deaf)
-    assert schemas(url) == before
+        soak(url, some(3), kills=0, workers=1, stall_seconds=0.5, seed=OWN, make_engine=Deaf)
+    assert schemas(url) == set()
 
 
 def test_workers_that_end_of_themselves_are_not_started_for_ever(url: str) -> None:
@@ -176,11 +185,12 @@ def test_a_schema_that_exists_is_not_touched(url: str, engine: Engine) -> None:
 
 
 def test_a_kept_schema_holds_the_rows(url: str) -> None:
-    report = soak(url, some(3), kills=1, schema="soak_kept", keep=True)
+    kept = f"soak_kept_{OWN}"
+    report = soak(url, some(3), kills=1, schema=kept, keep=True)
     try:
-        assert {"soak_kept", "soak_kept_world"} <= schemas(url) and report.schema == "soak_kept"
+        assert {kept, f"{kept}_world"} <= schemas(url) and report.schema == kept
     finally:
-        drop(url, "soak_kept")
+        drop(url, kept)
 
 
 def test_numbers_that_make_no_sense_are_refused(url: str) -> None:
@@ -196,10 +206,9 @@ def test_a_bad_request_is_told_before_anything_starts(url: str) -> None:
         yield "good"
         raise ValueError("line 2 is bad")
 
-    before = schemas(url)
     with pytest.raises(ValueError, match="line 2"):
-        soak(url, requests())
-    assert schemas(url) == before
+        soak(url, requests(), seed=OWN)
+    assert schemas(url) == set()
 
 
 @pytest.mark.long
