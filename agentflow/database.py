@@ -41,6 +41,7 @@ _SETTINGS = (
     "SET TimeZone = 'UTC'",
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
     "SET enable_seqscan = off",
+    "SET enable_bitmapscan = off",
     # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
     "SET statement_timeout = '60s'",
     "SET lock_timeout = '5s'",
