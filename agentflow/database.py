@@ -35,15 +35,15 @@ from .trouble import first_line, is_spent, named
 
 Row = dict[str, Any]
 
-# Set on each connection; a server that does not know one of them keeps its own (the last is unknown on some platforms).
+# Set on each connection, in two round trips; a platform that does not know the second keeps its own.
 _SETTINGS = (
-    "SET default_transaction_isolation = 'read committed'",
-    "SET TimeZone = 'UTC'",
+    "SET default_transaction_isolation = 'read committed';"
+    "SET TimeZone = 'UTC';"
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
-    "SET enable_seqscan = off",
-    "SET enable_bitmapscan = off",
+    "SET enable_seqscan = off;"
+    "SET enable_bitmapscan = off;"
     # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
-    "SET statement_timeout = '60s'",
+    "SET statement_timeout = '60s';"
     "SET lock_timeout = '5s'",
     "SET client_connection_check_interval = '100ms'",
 )
