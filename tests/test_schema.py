@@ -393,8 +393,9 @@ def updates(engine: Engine) -> tuple[int, int]:
     return row["n_tup_upd"], row["n_tup_hot_upd"]
 
 
-def test_state_changes_stay_hot_updates(schema: Make) -> None:
-    migrate(database := schema(), laboratory=True)
+def test_state_changes_stay_hot_updates(own_database: Make) -> None:
+    """In a database of its own: a neighbour's old snapshot would keep pages full."""
+    migrate(database := own_database(), laboratory=True)
     engine = Engine(database)
     engine.create_workflows(["login"] * 40)
     for _ in range(40):
@@ -409,8 +410,7 @@ def test_state_changes_stay_hot_updates(schema: Make) -> None:
     eventually(lambda: updates(engine)[0] >= 200)
     total, hot = updates(engine)
     assert total == 200
-    # A full page's row moves once, and a neighbour's old snapshot may keep a page full; with the index below it is none at all.
-    assert hot >= 0.6 * total, (total, hot)
+    assert hot >= 0.9 * total, (total, hot)  # the first update of a full page has to move once; nothing else does
     with Session(database) as session:
         session.run(f'CREATE INDEX spoilt ON "{database.schema}".workflows (state)')
     engine.create_workflow("login")
