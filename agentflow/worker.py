@@ -107,6 +107,7 @@ class Worker:
         self.renewals = renewals or Renewals(engine)
         self.names = sorted(workflows)
         self._stop, self._bell = threading.Event(), Bell(engine.database)
+        self._told = False  # to stop, by a signal: seen at once, before the event is set
 
     def run_once(self) -> Outcome | None:
         """One workflow was claimed and carried as far as it goes; None if nothing was runnable.
@@ -118,7 +119,7 @@ class Worker:
             return None
         try:
             with self.renewals.hold(claim):
-                return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stop.is_set)
+                return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
         except LostLease as lost:
             log_event("lease_lost", workflow_id=claim.workflow_id, worker_id=self.identity, reason=lost.reason)
             return "lost"
@@ -126,7 +127,7 @@ class Worker:
     def run_until_idle(self) -> int:
         """Nothing is runnable now; how many workflows this worker completed. An empty claim is looked at twice."""
         completed = 0
-        while not self._stop.is_set():
+        while not self._stopping():
             outcome = self.run_once()
             completed += outcome == "completed"
             if outcome is None:
@@ -139,7 +140,7 @@ class Worker:
         """Workflows are carried until stop() is called. Nothing that a step, tool, request or database does ends this."""
         pause = 0.0
         with self._bell:
-            while not self._stop.is_set():
+            while not self._stopping():
                 try:
                     if self.run_once() is None:
                         self._bell.wait(self.poll_seconds)
@@ -164,6 +165,13 @@ class Worker:
             self.engine.database.give_up.set()
             self.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        def told(*_: object) -> None:
+            self._told = True
             # On a thread: the signal may have come while the main thread held the lock inside an Event.
-            signal.signal(number, lambda *_: _thread.start_new_thread(stop, ()))
+            _thread.start_new_thread(stop, ())
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, told)
+
+    def _stopping(self) -> bool:
+        return self._told or self._stop.is_set()
