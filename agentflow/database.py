@@ -79,6 +79,18 @@ class Database:
         """The text that PostgreSQL gets for a transaction or read of this name."""
         return self._texts[name]
 
+    def twin(self, *, patience: float | None = None, application_name: str | None = None) -> Database:
+        """The same database, asked with the same texts, on connections of its own."""
+        where = self.url.render_as_string(hide_password=False)
+        other = type(self)(
+            where,
+            self.schema,
+            patience=self.patience if patience is None else patience,
+            application_name=application_name or self.application_name,
+        )
+        other._texts = self._texts
+        return other
+
     def transact(
         self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None
     ) -> tuple[list[Row], bool]:
