@@ -10,17 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from ..errors import AlreadyFinished, BadSchedule, DatabaseAway, EventRefused, LaneError
 from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server, default_home
+from . import aim
 from .body import Asked, Ended, Report
 from .crew import Crew, Kind, weakened
-from .playbook import events_of, inputs_for
+from .playbook import inputs_for
 from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -135,8 +135,8 @@ class Stepper:
         if not left:
             raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
         rows = {one: self._row(one) for one in left}
-        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if _is_leased(row)]
-        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if _is_postponed(row)]
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
         others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
         if not others and not self.is_alive(lane):
             moves, others = [*moves, Move("start", lane)], [lane]
@@ -227,11 +227,10 @@ class Stepper:
         if self._closed or not self._created:
             return []
         gone = self._crew.gone(lane)
-        rows = {name: self._row(name) for name in self.workflows}
         return [
             name
-            for name, row in rows.items()
-            if row.get("status") == "ready" and (row["lease_owner"] in gone or _is_postponed(row))
+            for name, row in self._rows().items()
+            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
         ]
 
     # -- how a move is made ------------------------------------------------------------------------------------------
@@ -325,19 +324,19 @@ class Stepper:
         return Moved(move, standing=at, workflow=at.workflow if at else None, said=said)
 
     def _expire(self, move: Move) -> Moved:
-        return self._age(move, _is_leased, "lease")
+        return self._age(move, aim.is_leased, "lease")
 
     def _due(self, move: Move) -> Moved:
-        return self._age(move, _is_postponed, "back-off")
+        return self._age(move, aim.is_postponed, "back-off")
 
-    def _age(self, move: Move, can_end: Callable[[dict[str, Any]], bool], noun: str) -> Moved:
-        workflow_id = self._which(move, can_end, noun)
+    def _age(self, move: Move, can_end: Callable[[aim.Row], bool], noun: str) -> Moved:
+        workflow_id = aim.whose(move, self._rows(), can_end, noun)
         with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
             self.engine.expire_lease(workflow_id)
         return Moved(move, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
 
     def _deliver(self, move: Move) -> Moved:
-        workflow_id = self._addressee(move)
+        workflow_id = aim.addressee(move, self.setting.workflow, self._rows())
         try:
             self.engine.deliver_event(workflow_id, move.event, move.payload)
             said = f"the event {move.event} arrives at {workflow_id}"
@@ -359,39 +358,6 @@ class Stepper:
         about = open_ones[0] if open_ones else self.workflows[0]
         return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
 
-    # -- what a move is about ------------------------------------------------------------------------------------------
-
-    def _which(self, move: Move, can_end: Callable[[dict[str, Any]], bool], noun: str) -> str:
-        """The workflow whose lease or back-off the move ends. Raises BadSchedule."""
-        found = [name for name in self.workflows if can_end(self._row(name))]
-        if move.request:
-            if self.workflows[move.request - 1] not in found:
-                raise BadSchedule(f'"{move}": request-{move.request} has no {noun} that could end.')
-            return self.workflows[move.request - 1]
-        if not found:
-            raise BadSchedule(f'"{move}": no workflow has a {noun} that could end.')
-        if len(found) > 1:
-            which = " or ".join(f"{move.verb}@{self.workflows.index(name) + 1}" for name in found)
-            raise BadSchedule(f'"{move}": several have a {noun}; say {which}.')
-        return found[0]
-
-    def _addressee(self, move: Move) -> str:
-        """The workflow that the event goes to. Raises BadSchedule if nobody awaits it."""
-        known = events_of(self.setting.workflow)
-        if known is not None and move.event not in known:
-            waits = f"waits for {' and '.join(known)}" if known else "waits for no event"
-            raise BadSchedule(f'"{move}": nobody awaits it; {self.setting.workflow} {waits}.')
-        chosen = [self.workflows[move.request - 1]] if move.request else self.workflows
-        rows = [row for row in map(self._row, chosen) if row["status"] in ("ready", "waiting")]
-        rows = [row for row in rows if row["waiting_for"] == move.event] or rows
-        if not rows:
-            raise BadSchedule(f'"{move}": nobody awaits it; no workflow is open.')
-        if len(rows) > 1:
-            raise BadSchedule(f'"{move}": several could get it; say which, such as {replace(move, request=1)}.')
-        if rows[0]["waiting_for"] not in (None, move.event):
-            raise BadSchedule(f'"{move}": nobody awaits it; {rows[0]["id"]} waits for {rows[0]["waiting_for"]}.')
-        return str(rows[0]["id"])
-
     def _number(self, workflow_id: str) -> int | None:
         """The workflow's number, where a move has to say it."""
         return self.workflows.index(workflow_id) + 1 if self.setting.requests > 1 else None
@@ -399,8 +365,11 @@ class Stepper:
     def _still_open(self, names: list[str]) -> bool:
         return any(self._row(name)["status"] == "ready" for name in names)
 
-    def _row(self, workflow_id: str) -> dict[str, Any]:
-        return self.engine.get_workflow(workflow_id) or {"status": "gone", "waiting_for": None}
+    def _row(self, workflow_id: str) -> aim.Row:
+        return self.engine.get_workflow(workflow_id) or aim.GONE
+
+    def _rows(self) -> dict[str, aim.Row]:
+        return {name: self._row(name) for name in self.workflows}
 
     def _seen_at(self, moved: Moved) -> datetime:
         """When the database saw what this worker did."""
@@ -456,15 +425,3 @@ class Stepper:
 
 def _where(at: Boundary | None) -> str:
     return f" {at.edge} {named(at)}" if at else ""
-
-
-def _is_leased(row: dict[str, Any]) -> bool:
-    """Whether a lease of the workflow could end. Leases of a laboratory last a day, so clocks need not agree well."""
-    until = row.get("lease_expires_at")
-    return row["status"] == "ready" and until is not None and until > datetime.now(UTC)
-
-
-def _is_postponed(row: dict[str, Any]) -> bool:
-    """Whether the workflow waits out a back-off."""
-    free = row["status"] == "ready" and row["lease_owner"] is None
-    return bool(free and row["next_run_at"] > datetime.now(UTC))
