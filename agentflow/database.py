@@ -7,6 +7,7 @@ itself (autocommit), whatever the server's defaults are. Read `engine` next.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import re
@@ -78,6 +79,13 @@ class Database:
     def sql(self, name: str) -> str:
         """The text that PostgreSQL gets for a transaction or read of this name."""
         return self._texts[name]
+
+    def with_texts(self, texts: Mapping[str, str]) -> Database:
+        """The same database and connections, asked with these texts under these names instead."""
+        other = copy.copy(self)
+        other._texts = {**self._texts, **texts}
+        _drop_in_children(other)
+        return other
 
     def transact(
         self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None
