@@ -12,12 +12,12 @@ Database._run(), so whatever an engine overrides above it is played too.
 from __future__ import annotations
 
 import copy
-import json
+import pickle
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 from ..database import Database, Row
 from ..errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
@@ -59,7 +59,7 @@ class Place:
 
     number: int
     program: str
-    answers: tuple[tuple[Answer, bool], ...]
+    answers: tuple[tuple[bytes, bool], ...]
     asked: tuple[str, ...]
     pending: Statement | None
     stands: Boundary | None
@@ -85,7 +85,7 @@ class Player:
         self._programs: dict[str, Program] = {}
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
-        self._answers: tuple[tuple[Answer, bool], ...] = ()
+        self._answers: tuple[tuple[bytes, bool], ...] = ()
         self._asked: list[str] = []
         self._expected: tuple[str, ...] = ()
         self._pending: Statement | None = None
@@ -105,15 +105,15 @@ class Player:
         if found is None:
             assert place.pending
             asked = (*place.asked, place.pending.question)
-            found = place.then[key, lost] = self._place(place.program, (*place.answers, (answer, lost)), asked)
+            found = place.then[key, lost] = self._place(place.program, (*place.answers, (pickle.dumps(answer), lost)), asked)
         return found
 
-    def _place(self, name: str, answers: tuple[tuple[Answer, bool], ...], asked: tuple[str, ...]) -> Place:
+    def _place(self, name: str, answers: tuple[tuple[bytes, bool], ...], asked: tuple[str, ...]) -> Place:
         self._answers, self._expected, self._asked = answers, asked, []
         self._pending, self._stands, self._lost = None, None, False
         ended: str | None = None
         try:
-            with patch("uuid.uuid4", _Numbered(f"{name}:{len(asked)}")):
+            with _numbered_uuids():
                 ended = self._programs[name](self.engine)
         except Stopped:
             pass
@@ -153,9 +153,10 @@ class Player:
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
-        if isinstance(answer, AgentFlowError):
-            raise copy.copy(answer)
-        return copy.deepcopy(answer)
+        told_now: Answer = pickle.loads(answer)  # a copy: the engine may change what it gets
+        if isinstance(told_now, AgentFlowError):
+            raise told_now
+        return told_now
 
 
 def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
@@ -166,15 +167,15 @@ def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
     )
 
 
-class _Numbered:
-    """uuid4() for a program that is played again and again: the n-th call gives the same value each time."""
-
-    def __init__(self, _: str) -> None:
-        self.calls = 0
-
-    def __call__(self) -> uuid.UUID:
-        self.calls += 1
-        return uuid.UUID(int=self.calls, version=4)
+@contextmanager
+def _numbered_uuids() -> Iterator[None]:
+    """uuid4() gives the same values each time a program is played from its beginning."""
+    real, calls = uuid.uuid4, iter(range(1, 1_000_000))
+    uuid.uuid4 = lambda: uuid.UUID(int=next(calls), version=4)
+    try:
+        yield
+    finally:
+        uuid.uuid4 = real
 
 
 def _recorded(database: Database, player: Player) -> Database:
@@ -204,7 +205,3 @@ def worker(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]])
 
     return play
 
-
-def as_text(value: Any) -> str:
-    """The value as JSON, for a program's name."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -269,7 +269,7 @@ def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
                 yield Guilty("steps", f"{after['id']} {step['step_id']}", says)
 
 
-@_invariant("harm", "No workflow is stuck: from every state a live worker can finish it.")
+@_invariant("harm", "No workflow is stuck: from every state a live worker can complete it.")
 def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
     """For a transition whose mover is "all that a live worker can do": leases ended, events delivered, back-offs over."""
     if transition.mover.transaction != ALL_THAT_A_WORKER_CAN_DO:
@@ -277,6 +277,9 @@ def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
     for row in transition.after.workflows:
         if row["status"] in ("ready", "waiting"):
             yield Guilty("workflows", row["id"], f"stays {row['status']} in state {row['state']}, whoever works on it")
+        elif row["status"] == "failed":
+            error = json.loads(row["error"])
+            yield Guilty("workflows", row["id"], f"fails whoever works on it: {error['type']}: {error['message']}")
 
 
 ALL_THAT_A_WORKER_CAN_DO = "all that a worker can do"
