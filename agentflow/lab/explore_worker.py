@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..database import Database, Row
@@ -29,6 +30,9 @@ from .laboratory import LEASE_SECONDS
 
 Program = Callable[[Engine], str]
 """What is played: a worker's one claim, or one thing that somebody outside does; how it ended."""
+
+Told = bytes | AgentFlowError
+"""An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
 
 
 class Stopped(CrashInjected):
@@ -59,17 +63,12 @@ class Place:
 
     number: int
     program: str
-    answers: tuple[tuple[bytes, bool], ...]
+    answers: tuple[tuple[Told, bool], ...]
     asked: tuple[str, ...]
     pending: Statement | None
     stands: Boundary | None
     ended: str | None
     then: dict[tuple[str, bool], Place] = field(default_factory=dict)
-
-    @property
-    def token(self) -> int | None:
-        """The token of the claim that it works under."""
-        return self.stands.token if self.stands else None
 
 
 class Player:
@@ -85,12 +84,13 @@ class Player:
         self._programs: dict[str, Program] = {}
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
-        self._answers: tuple[tuple[bytes, bool], ...] = ()
+        self._answers: tuple[tuple[Told, bool], ...] = ()
         self._asked: list[str] = []
         self._expected: tuple[str, ...] = ()
         self._pending: Statement | None = None
         self._stands: Boundary | None = None
-        self._lost = False
+        self._passed: Boundary | None = None
+        self._lost, self._wrong = False, ""
 
     def start(self, name: str, program: Program) -> Place:
         """Where the program of this name stands before anything was answered."""
@@ -105,41 +105,67 @@ class Player:
         if found is None:
             assert place.pending
             asked = (*place.asked, place.pending.question)
-            found = place.then[key, lost] = self._place(place.program, (*place.answers, (pickle.dumps(answer), lost)), asked)
+            kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
+            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
         return found
 
-    def _place(self, name: str, answers: tuple[tuple[bytes, bool], ...], asked: tuple[str, ...]) -> Place:
+    def _place(self, name: str, answers: tuple[tuple[Told, bool], ...], asked: tuple[str, ...]) -> Place:
         self._answers, self._expected, self._asked = answers, asked, []
-        self._pending, self._stands, self._lost = None, None, False
-        ended: str | None = None
-        try:
-            with _numbered_uuids():
-                ended = self._programs[name](self.engine)
-        except Stopped:
-            pass
-        except DatabaseAway:
-            raise
-        except (Exception, CrashInjected) as error:
-            raise WrongCode(f"{type(error).__name__}: {error}") from error
-        if self._pending is not None and ended is not None:
-            ended = None  # its code swallowed the stop; it stands there all the same
-        if self._pending is None and len(self._asked) != len(asked):
-            raise WrongCode(_not_a_function(self._asked, asked))
+        self._pending = self._stands = self._passed = None
+        self._lost, self._wrong = False, ""
+        ended = self._played(self._programs[name])
+        if not self._wrong and self._pending is None and len(self._asked) != len(asked):
+            self._wrong = _not_a_function(self._asked, asked)
+        if self._wrong:
+            raise WrongCode(self._wrong)
+        ended = None if self._pending else ended  # its code may have swallowed the stop; it stands there all the same
         place = Place(len(self.places), name, answers, asked, self._pending, self._stands, ended)
         self.places.append(place)
         return place
 
+    def _played(self, program: Program) -> str | None:
+        """How the program ended; None if it was stopped at a statement."""
+        try:
+            with _numbered_uuids():
+                return program(self.engine)
+        except Stopped:
+            return None
+        except DatabaseAway:
+            raise
+        except (Exception, CrashInjected) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
+
     def _hook(self, boundary: Boundary) -> None:
+        if boundary.transaction == "load":
+            return
         if boundary.edge == "before":
-            if boundary.transaction != "load" and self._pending is None:
-                self._stands = boundary
-        elif boundary.transaction == "tool" and self._lost:
-            self._lost = False
-            raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+            self._before(boundary)
+        else:
+            self._passed = boundary
+            if boundary.transaction == "tool" and self._lost:
+                self._lost = False
+                raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+
+    def _before(self, boundary: Boundary) -> None:
+        if self._stands and self._stands.transaction == "tool" and not self._pending:
+            self._stop(
+                f"the tool of action {self._stands.subject!r} is not a transaction of the simulated world (engine.world), so what it "
+                "does cannot be put back. Explore with the engine's own tool."
+            )
+        passed = self._passed
+        if passed and passed.outcome == "refused" and replace(passed, edge="before", outcome=None) == boundary:
+            return  # the same statement again, because the refused row would do now: one move, as in a lane
+        if self._pending is None:
+            self._stands = boundary
+
+    def _stop(self, wrong: str) -> None:
+        self._wrong = self._wrong or wrong
+        raise Stopped(wrong)
 
     def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
-        if self._pending is not None:
+        if self._pending is not None or self._wrong:
             raise Stopped("it stands already")
         plain = told(params)
         asks = question(name, plain)
@@ -148,15 +174,16 @@ class Player:
             self._pending = Statement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
-            raise WrongCode(_not_a_function([*self._asked, asks], self._expected))
+            self._stop(_not_a_function([*self._asked, asks], self._expected))
         self._asked.append(asks)
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
-        told_now: Answer = pickle.loads(answer)  # a copy: the engine may change what it gets
-        if isinstance(told_now, AgentFlowError):
-            raise told_now
-        return told_now
+        if isinstance(answer, AgentFlowError):
+            answer.__cause__ = answer.__context__ = None
+            raise answer.with_traceback(None)
+        rows: list[Row] = pickle.loads(answer)
+        return rows
 
 
 def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
