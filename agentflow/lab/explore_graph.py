@@ -37,7 +37,9 @@ class Bounds:
     payloads: int = 1
 
     def __str__(self) -> str:
-        return ", ".join(f"{one.name.replace('_', ' ')} {getattr(self, one.name)}" for one in fields(self) if self._said(one.name))
+        return ", ".join(
+            f"{one.name.replace('_', ' ')} {getattr(self, one.name)}" for one in fields(self) if self._said(one.name)
+        )
 
     def _said(self, name: str) -> bool:
         return name in ("crashes", "expiries", "lost_replies") or getattr(self, name) > 0
@@ -111,7 +113,11 @@ class Rules:
                 if place.stands and place.stands.workflow:
                     happened = self.world.renewed(state.rows, place)
                     if happened.rows != state.rows:
-                        yield self._renew[index], state._replace(rows=happened.rows, renewals=state.renewals + 1), happened
+                        yield (
+                            self._renew[index],
+                            state._replace(rows=happened.rows, renewals=state.renewals + 1),
+                            happened,
+                        )
 
     def _outside(self, state: State) -> Iterator[Step]:
         rows = self.world.bench.rows(state.rows)
@@ -141,11 +147,11 @@ class Rules:
         for number, row in enumerate(workflows, 1):
             for event, payload in self.world.events:
                 for told in _payloads(payload, self.bounds.payloads):
-                    if row["status"] in ("ready", "waiting") and not state.delivered & bit:
-                        if row["waiting_for"] in (None, event):
-                            happened = self.world.delivered(state.rows, row["id"], event, told)
-                            after = state._replace(rows=happened.rows, delivered=state.delivered | bit)
-                            yield deliver(event, told, number if several else None), after, happened
+                    is_open = row["status"] in ("ready", "waiting") and row["waiting_for"] in (None, event)
+                    if is_open and not state.delivered & bit:
+                        happened = self.world.delivered(state.rows, row["id"], event, told)
+                        after = state._replace(rows=happened.rows, delivered=state.delivered | bit)
+                        yield deliver(event, told, number if several else None), after, happened
                     bit <<= 1
 
 
@@ -186,31 +192,35 @@ class Graph:
         self._targets = array("i")
         self._labels = array("i")
         self.falls: dict[str, Fall] = {}
-        self.depth, self.stopped = 0, ""
-        self._judged: dict[int, bool] = {}
+        self.at, self.depth, self.stopped = 0, 0, ""
 
     # -- search ------------------------------------------------------------------------------------------------------
 
-    def search(self, deadline: float, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
+    def search(
+        self, deadline: float, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]
+    ) -> None:
         """Every state within the bounds was reached and expanded, or `stopped` says why not.
 
-        `enough` is told of each first fall of an invariant, and may end the search.
+        `enough` is told of each first fall of an invariant, and may end the search; `moves` bounds a schedule's length.
         """
-        at, level_ends = 0, 1
-        while at < len(self.states):
-            if at == level_ends:
+        level_ends = 1
+        while self.at < len(self.states):
+            if self.at == level_ends:
                 self.depth, level_ends = self.depth + 1, len(self.states)
-            if not at % 256:
-                show(at)
+            if self.depth == moves:
+                self.stopped = f"the bound of {moves} moves"
+                break
+            if not self.at % 256:
+                show(self.at)
                 if time.monotonic() > deadline:
                     self.stopped = "the time limit"
-                    return
-            if self._expand(at, enough):
-                self.stopped = "an invariant fell"
-                return
+                    break
+            if self._expand(self.at, enough):
+                self.stopped = "an invariant that fell"
+                break
             self._begins.append(len(self._targets))
-            at += 1
-        show(at)
+            self.at += 1
+        show(self.at)
 
     def _expand(self, at: int, enough: Callable[[Fall], bool]) -> bool:
         for move, state, happened in self.rules.steps(self.states[at]):
@@ -319,11 +329,6 @@ class Graph:
     def _drawn(self, counts: list[int], chance: random.Random) -> list[Move]:
         moves, number = [], 0
         while following := self.next_of(number):
-            drawn = chance.randrange(counts[number])
-            for move, target in following:
-                drawn -= counts[target]
-                if drawn < 0:
-                    break
+            (move, number) = chance.choices(following, [counts[target] for _, target in following])[0]
             moves.append(move)
-            number = target
         return moves

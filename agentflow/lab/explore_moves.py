@@ -18,7 +18,7 @@ from ..front import Engine
 from ..model import Claim
 from .crew import SHARED_NAME
 from .explore_rows import Bench
-from .explore_worker import Place, Player, Program, WrongCode, worker
+from .explore_worker import Place, Player, WrongCode, worker
 from .invariants import (
     ALL_THAT_A_WORKER_CAN_DO,
     INVARIANTS,
@@ -31,6 +31,7 @@ from .invariants import (
     broken,
 )
 from .laboratory import LEASE_SECONDS
+from .moves import named
 from .playbook import workflows_for
 from .schedule import Setting
 
@@ -89,7 +90,11 @@ class World:
         key = rows, place.number, lost
         found = self._happened.get(key)
         if found is None:
-            found = self._happened[key] = self._go(rows, place, lost)
+            try:
+                found = self._happened[key] = self._go(rows, place, lost)
+            except WrongCode as wrong:
+                before = f", before {named(place.stands)}," if place.stands else ","
+                raise WrongCode(f"{place.program}{before} went wrong: {wrong}") from wrong
         return found
 
     def _go(self, number: int, place: Place, lost: bool) -> Happened:

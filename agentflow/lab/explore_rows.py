@@ -149,8 +149,8 @@ def _of_the_world(row: Row) -> dict[str, Any]:
     event = "tool_refused" if row["outcome"] == "refused" else "tool_attempt_committed"
     detail = {"idempotency_key": row["idempotency_key"], "outcome": row["outcome"]}
     return {
-        "workflow_id": row["workflow_id"], "n": None, "event": event, "transaction": "tool", "subject": row["action"], "worker": None,
-        "fence_token": None, "detail": detail,
+        "workflow_id": row["workflow_id"], "n": None, "event": event, "transaction": "tool", "subject": row["action"],
+        "worker": None, "fence_token": None, "detail": detail,
     }  # fmt: skip
 
 

@@ -12,7 +12,10 @@ Database._run(), so whatever an engine overrides above it is played too.
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
+import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +40,10 @@ Told = bytes | AgentFlowError
 
 class Stopped(CrashInjected):
     """The next statement has no recorded answer: the worker stands here."""
+
+
+class TooLong(CrashInjected):
+    """The engine's or workflow's own code does not come to an end."""
 
 
 class WrongCode(AgentFlowError):
@@ -91,6 +98,7 @@ class Player:
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
+        self.since: float | None = None
 
     def start(self, name: str, program: Program) -> Place:
         """Where the program of this name stands before anything was answered."""
@@ -113,7 +121,9 @@ class Player:
         self._answers, self._expected, self._asked = answers, asked, []
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
+        self.since = time.monotonic()
         ended = self._played(self._programs[name])
+        self.since = None
         if not self._wrong and self._pending is None and len(self._asked) != len(asked):
             self._wrong = _not_a_function(self._asked, asked)
         if self._wrong:
@@ -130,6 +140,8 @@ class Player:
                 return program(self.engine)
         except Stopped:
             return None
+        except TooLong:
+            raise WrongCode("its code has not come to its next statement for long; does a loop never end?") from None
         except DatabaseAway:
             raise
         except (Exception, CrashInjected) as error:
@@ -150,8 +162,8 @@ class Player:
     def _before(self, boundary: Boundary) -> None:
         if self._stands and self._stands.transaction == "tool" and not self._pending:
             self._stop(
-                f"the tool of action {self._stands.subject!r} is not a transaction of the simulated world (engine.world), so what it "
-                "does cannot be put back. Explore with the engine's own tool."
+                f"the tool of action {self._stands.subject!r} is not a transaction of the simulated world "
+                "(engine.world), so what it does cannot be put back. Explore with the engine's own tool."
             )
         passed = self._passed
         if passed and passed.outcome == "refused" and replace(passed, edge="before", outcome=None) == boundary:
@@ -195,6 +207,26 @@ def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
 
 
 @contextmanager
+def watched(player: Player, seconds: float) -> Iterator[None]:
+    """Meanwhile code that takes longer than this between two statements is interrupted, wherever it loops."""
+    here, done = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(min(0.5, seconds / 4)):
+            since = player.since
+            if since is not None and time.monotonic() - since > seconds:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(TooLong))
+
+    watcher = threading.Thread(target=watch, name="agentflow-explore", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+@contextmanager
 def _numbered_uuids() -> Iterator[None]:
     """uuid4() gives the same values each time a program is played from its beginning."""
     real, calls = uuid.uuid4, iter(range(1, 1_000_000))
@@ -231,4 +263,3 @@ def worker(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]])
             return "lost"
 
     return play
-

@@ -204,9 +204,9 @@ def completed_is_true(transition: Transition) -> Iterator[Guilty]:
 def _untrue(rows: Rows, workflow_id: str) -> Iterator[Guilty]:
     intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
     effects = rows.of("effects", workflow_id)
-    for intent in intents.values():
-        if intent["status"] == "PENDING":
-            yield Guilty("action_intents", f"{workflow_id} {intent['key']}", "is PENDING although the workflow is completed")
+    for key, planned in intents.items():
+        if planned["status"] == "PENDING":
+            yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
     for step in rows.of("steps", workflow_id):
         if step["kind"] != "side_effect" or step["error"] is not None:
             continue
@@ -216,7 +216,9 @@ def _untrue(rows: Rows, workflow_id: str) -> Iterator[Guilty]:
         if intent is None:
             yield Guilty("action_intents", where, "is missing although the action is recorded as done")
         elif _value(intent["tool_result"]) != _value(step["value"]):
-            yield Guilty("steps", where, f"holds {step['value']}, and the acknowledged result is {intent['tool_result']}")
+            yield Guilty(
+                "steps", where, f"holds {step['value']}, and the acknowledged result is {intent['tool_result']}"
+            )
         if not results:
             yield Guilty("tool_ledger", where, "has no effect although the workflow is completed")
         elif _value(step["value"]) not in results:
@@ -226,7 +228,7 @@ def _untrue(rows: Rows, workflow_id: str) -> Iterator[Guilty]:
 @_invariant("harm", "A checkpoint once written never changes.")
 def checkpoint_never_changes(transition: Transition) -> Iterator[Guilty]:
     """What is recorded stays: only a person's requeue takes the last failure away."""
-    now = {(row["workflow_id"], row["step_id"]): row for row in transition.after.steps}
+    now: dict[tuple[str, str], Row] = {(row["workflow_id"], row["step_id"]): row for row in transition.after.steps}
     requeued = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_requeued"}
     for was in transition.before.steps:
         step = now.get((was["workflow_id"], was["step_id"]))
@@ -251,7 +253,9 @@ def one_completion(transition: Transition) -> Iterator[Guilty]:
         elif before["status"] == "completed" and before["result"] != after["result"]:
             yield Guilty("workflows", after["id"], f"result was {before['result']} and is {after['result']}")
         elif transition.mover.ended == "completed" and here and after["id"] not in completed:
-            yield Guilty("workflows", after["id"], f"is {after['status']}, and a worker reports that it completed it now")
+            yield Guilty(
+                "workflows", after["id"], f"is {after['status']}, and a worker reports that it completed it now"
+            )
 
 
 @_invariant("harm", "Every wait of one name sees one payload, the first that was delivered.")
@@ -306,14 +310,21 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
     mover = transition.mover
     for before, after in transition.pairs():
         token = before["fence_token"]
-        if mover.workflow == after["id"] and mover.token is not None and mover.token < token:
-            if _changed(transition, before, after):
-                says = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
-                yield Guilty("workflows", after["id"], says)
+        stale = mover.workflow == after["id"] and mover.token is not None and mover.token < token
+        if stale and _changed(transition, before, after):
+            says = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
+            yield Guilty("workflows", after["id"], says)
         for row in transition.entries():
             old = row["fence_token"] is not None and row["fence_token"] < token
-            if old and row["workflow_id"] == after["id"] and row["transaction"] in _GUARDED and row["event"] != "write_refused":
-                yield Guilty("history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}")
+            if (
+                old
+                and row["workflow_id"] == after["id"]
+                and row["transaction"] in _GUARDED
+                and row["event"] != "write_refused"
+            ):
+                yield Guilty(
+                    "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
+                )
 
 
 _GUARDED = {"checkpoint", "intent", "acknowledge", "complete", "wait", "renew", "release", "postpone", "fail"}
