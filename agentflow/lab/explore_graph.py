@@ -42,7 +42,7 @@ class Bounds:
         )
 
     def _said(self, name: str) -> bool:
-        return name in ("crashes", "expiries", "lost_replies") or getattr(self, name) > 0
+        return name in ("crashes", "expiries", "lost_replies") or getattr(self, name) > (name == "payloads")
 
 
 class State(NamedTuple):
