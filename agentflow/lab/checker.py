@@ -1,8 +1,9 @@
 """An independent checker: reads only the tables and the history of a finished laboratory, and says which row is wrong.
 
-What lives here: running the rules of `checker_rules` over whole tables, on one snapshot, and the faults found. It uses
-nothing of the engine but a connection to its database, so that a mistake of the engine cannot hide from it. A laboratory is
-finished when nobody works in it any more: what is not finished then, nor waits for an event, is a fault too.
+What lives here: running the rules of `checker_rules` and `checker_actions` over whole tables, on one snapshot, and the
+faults found. It uses nothing of the engine but a connection to its database, so that a mistake of the engine cannot hide
+from it. A laboratory is finished when nobody works in it any more: what is not finished then, nor waits for an event, is
+a fault too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Protocol
 from sqlalchemy import Engine as Alchemy
 from sqlalchemy import text
 
-from .checker_rules import RULES, Rule
+from .checker_actions import ACTION_RULES
+from .checker_rules import HISTORY_RULES, Rule
+
+RULES = [*HISTORY_RULES, *ACTION_RULES]
 
 
 class Connectable(Protocol):
@@ -61,4 +65,5 @@ _SETTINGS = ("statement_timeout = 0", "enable_seqscan = on", "enable_bitmapscan 
 
 
 def _limited(rule: Rule, most: int) -> str:
-    return f"SELECT * FROM (\n{rule.sql}\n) AS faults LIMIT {most}".replace("%", "%%")
+    text = f'SELECT * FROM (\n{rule.sql}\n) AS fault ("table", "row", stands, should) LIMIT {most}'
+    return text.replace("%", "%%")  # the driver reads a single one as a parameter
