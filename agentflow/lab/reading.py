@@ -73,7 +73,8 @@ class _Reader:
         self.asleep: dict[str, int] = {}
         self.holder: str | None = None
         self.waiting: int | None = None
-        self.row_token, self.completed = 0, False
+        self.row_token = 0
+        self.completed: int | None = None
         self.handlers: dict[str, Callable[[int, Entry], Found | None]] = {
             "create": self._create, "claim": self._claim, "checkpoint": self._checkpoint, "intent": self._intent,
             "tool": self._tool, "acknowledge": self._acknowledge, "complete": self._complete, "wait": self._wait,
@@ -184,7 +185,7 @@ class _Reader:
         return {"why": "without authority" if who in self.outliving else ""}
 
     def _complete(self, index: int, entry: Entry) -> None:
-        self.completed = True
+        self.completed = self.here
 
     def _fail(self, index: int, entry: Entry) -> None:
         if entry.transaction == "claim":
@@ -207,7 +208,9 @@ class _Reader:
             return
         self._ends(who, "stopped")
         self._outlived(who, self.here)
-        self.marks.append(Mark(f"{entry.n}a", "stop", who=who, token=entry.token, row_token=self.row_token, at=entry.at, n=entry.n))
+        self.marks.append(
+            Mark(f"{entry.n}a", "stop", who=who, token=entry.token, row_token=self.row_token, at=entry.at, n=entry.n)
+        )
 
     # -- what is recorded, and what is replayed ------------------------------------------------------------------------
 
@@ -216,7 +219,9 @@ class _Reader:
 
     def _requeue(self, index: int, entry: Entry) -> None:
         """The recorded failure that ended the workflow is gone; it is the checkpoint that is written once more."""
-        later = {one.subject for one in self.entries[index:] if one.event in {"checkpoint_committed", "action_acknowledged"}}
+        later = {
+            one.subject for one in self.entries[index:] if one.event in {"checkpoint_committed", "action_acknowledged"}
+        }
         for name in [name for name in self.recorded if name in later]:
             del self.recorded[name]
 
@@ -228,7 +233,9 @@ class _Reader:
         count = told[0] if told else 0 if nothing else len(self.recorded)
         for number, name in enumerate(list(self.recorded)[:count], 1):
             label = f"{entry.n}{_letters(number)}"
-            self.marks.append(Mark(label, "replay", "", entry.who, name, entry.token, self.row_token, entry.at, n=entry.n))
+            self.marks.append(
+                Mark(label, "replay", "", entry.who, name, entry.token, self.row_token, entry.at, n=entry.n)
+            )
 
     # -- waits ---------------------------------------------------------------------------------------------------------
 
@@ -267,7 +274,12 @@ class _Reader:
         action = self.actions.setdefault(key, _Action(key))
         detail = entry.detail
         answer = "refused" if entry.event == "tool_refused" else str(detail.get("outcome", "effect"))
-        found: Found = {"who": who, "answer": answer, "attempts": detail.get("attempts") or 0, **self._reply(index, who)}
+        found: Found = {
+            "who": who,
+            "answer": answer,
+            "attempts": detail.get("attempts") or 0,
+            **self._reply(index, who),
+        }
         found["key"] = _said_of_key(action.keys, detail.get("idempotency_key"), answer)
         action.keys = (*action.keys, detail.get("idempotency_key"))
         action.refused = answer == "refused"
@@ -324,7 +336,7 @@ class _Reader:
         marks = [m if m.reply_to is None else replace(m, reply_to=places[str(m.reply_to)]) for m in self.marks]
         doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if len(one.effects) > 1]
         lost = [
-            Span(float(one.acknowledged or 0), now, self.completed, one.key)
+            Span(float(one.acknowledged or 0), self.completed or now, self.completed is not None, one.key)
             for one in self._all()
             if one.lost and not one.effects and not one.refused
         ]

@@ -48,7 +48,11 @@ def sentence(mark: Mark) -> str:
     """One column in words."""
     if mark.folded:
         subjects = ", ".join(one.subject for one in mark.folded if one.subject)
-        verb = {"checkpoint": "commits {} checkpoints", "renew": "renews its lease {} times", "replay": "replays {} checkpoints"}
+        verb = {
+            "checkpoint": "commits {} checkpoints",
+            "renew": "renews its lease {} times",
+            "replay": "replays {} checkpoints",
+        }
         return f"{mark.who} {verb[mark.kind].format(len(mark.folded))}{': ' if subjects else ''}{subjects}"
     if mark.kind in _SPOKEN:
         return _SPOKEN[mark.kind](mark)
@@ -150,7 +154,7 @@ _HEADS = {
     "gap": "The acknowledgment gap",
 }
 _TURNS = {
-    "kill": "{who} is killed",
+    "kill": "{who} is killed {subject}",
     "pause": "{who} is paused",
     "resume": "{who} wakes up",
     "expire": "{who}'s lease expires",

@@ -86,7 +86,7 @@ def width(said: str, size: float = 11, bold: bool = False) -> float:
     for letter in said:
         if letter in "iljI.,:;'|!":
             units += 0.33
-        elif letter in " ftr()-/\"·*":
+        elif letter in ' ftr()-/"·*':
             units += 0.41
         elif letter in "mwMW@%":
             units += 0.94
@@ -127,7 +127,8 @@ def wrapped(said: str, room: float = ROOM, lines: int = 2) -> tuple[str, ...]:
 class Sheet:
     """One strip: columns from `first` up to `last` (not included), on lanes for `workers`.
 
-    `xs` holds the middle of every column; `right` is where now is, `edge` where the scaffolding ends. `out` is what has been
+    `xs` holds the middle of every column; `right` is where now is, `edge` where the scaffolding ends,
+    `strips` the columns of all strips, `cuts` where an idle stretch was shortened. `out` is what has been
     drawn; `taken` keeps, for each line of labels, how far to the right it is written on.
     """
 
@@ -142,6 +143,7 @@ class Sheet:
     seconds: bool = True
     milliseconds: bool = False
     cuts: Sequence[float] = ()
+    strips: Sequence[tuple[int, int]] = ((0, 0),)
     out: list[str] = field(default_factory=list)
     taken: dict[str, float] = field(default_factory=dict)
 
@@ -202,7 +204,9 @@ class Sheet:
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
-    def path(self, d: str, stroke: str = "currentColor", width: float = 1.5, more: str = "", fill: str = "none") -> None:
+    def path(
+        self, d: str, stroke: str = "currentColor", width: float = 1.5, more: str = "", fill: str = "none"
+    ) -> None:
         """A stroked path."""
         self.out.append(f'<path d="{d}" stroke="{stroke}" stroke-width="{width:g}" fill="{fill}"{more}/>')
 
@@ -238,6 +242,15 @@ class Sheet:
             return False
         self.text(x, y, said, kind, size)
         return True
+
+    def labels(self, row: str, x: float, lines: Sequence[tuple[float, str, str]]) -> None:
+        """Centred lines below each other (y, text, class), all of them or none."""
+        halves = [width(said, 11, " b" in f" {kind}") / 2 for _, said, kind in lines]
+        free = [x - half >= self.taken.get(f"{row} {n}", -1e9) + 2 for n, half in enumerate(halves)]
+        if all(free):
+            for n, (y, said, kind) in enumerate(lines):
+                self.taken[f"{row} {n}"] = x + halves[n]
+                self.text(x, y, said, kind)
 
     def startlabel(self, row: str, x: float, y: float, said: str, kind: str) -> bool:
         """A label that begins at x, unless it would touch the one before it on its line."""

@@ -135,15 +135,15 @@ class Story:
         return any(mark.kind in {"deliver", "cancel", "requeue"} for mark in self.marks)
 
 
-FOLDABLE = {"renew", "checkpoint", "replay"}
+FOLDABLE = frozenset({"renew", "checkpoint", "replay"})
 
 
-def folded(told: Story, least: int = 4) -> Story:
+def folded(told: Story, kinds: frozenset[str] = FOLDABLE, least: int = 4) -> Story:
     """The same story with runs of `least` or more like marks of one worker in one column each."""
     groups: list[list[int]] = []
     for column, mark in enumerate(told.marks):
         before = told.marks[column - 1] if column else None
-        alike = before is not None and (mark.kind, mark.who) == (before.kind, before.who) and mark.kind in FOLDABLE
+        alike = before is not None and (mark.kind, mark.who) == (before.kind, before.who) and mark.kind in kinds
         if alike and groups:
             groups[-1].append(column)
         else:

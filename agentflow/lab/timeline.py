@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from . import timeline_ground as ground
 from .entries import Row
 from .reading import story
 from .sentences import summary, twin
 from .sheet import COMPACT, FULL, GUTTER, MARGIN, PITCH, STYLE, Layout, Sheet, clean, num, width
 from .story import Story, folded
-from . import timeline_ground as ground
 from .timeline_draw import clock, columns
 
 STRIP = 14
@@ -40,8 +41,11 @@ class Timeline:
     def html(self) -> str:
         """The picture in a container that scrolls when it is wide, and its text twin, closed."""
         twin_ = f"<details><summary>History as text</summary><pre>{clean_lines(self.text)}</pre></details>"
-        fixed = f'<div style="position:sticky;left:0;width:0;height:0;z-index:1">{self.gutter}</div>' if self.gutter else ""
-        return f'<div class="af-timeline"><div style="overflow-x:auto">{fixed}{self.svg}</div>{twin_}</div>'
+        fixed = (
+            f'<div style="position:sticky;left:0;width:0;height:0;z-index:1">{self.gutter}</div>' if self.gutter else ""
+        )
+        scrolls = "overflow-x:auto;overflow-y:hidden"
+        return f'<div class="af-timeline"><div style="{scrolls}">{fixed}{self.svg}</div>{twin_}</div>'
 
     def _repr_html_(self) -> str:
         return self.html
@@ -78,6 +82,8 @@ def timeline(
     told = story(entries)
     text, said = twin(told), summary(told)
     drawn = folded(told) if fold else told
+    if len(drawn.marks) > STRIP:
+        drawn = folded(drawn, frozenset({"replay"}))
     lanes, left_out = lanes_of(told, workers)
     text += [f"Not drawn: worker {name}" for name in left_out]
     layout = COMPACT if compact else FULL
@@ -96,7 +102,11 @@ def timeline(
 def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
     """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
     letters = {"A", "B", "C", "D"}
-    names = list(wanted) if wanted is not None else sorted({*told.workers, *(("A", "B") if {*told.workers} <= letters else ())})
+    names = (
+        list(wanted)
+        if wanted is not None
+        else sorted({*told.workers, *(("A", "B") if {*told.workers} <= letters else ())})
+    )
     return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
 
 
@@ -111,18 +121,27 @@ def _focus(told: Story, cursor: int | None) -> str:
 
 def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Sheet]:
     count = len(told.marks)
-    size = max(count, 1) if live or timed else STRIP
+    size = max(count, 1) if live or timed else _strip_size(count)
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
     made = []
     for first, last in spans:
-        xs = {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)} if not timed else dict(enumerate(scale))
+        xs = (
+            {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
+            if not timed
+            else dict(enumerate(scale))
+        )
         right = max(xs.values(), default=0) + 33 if last else GUTTER
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
-        edge = max([right, *([GUTTER + PITCH * STRIP] if len(spans) > 1 else []), layout.width - MARGIN])
-        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts))
+        edge = max([right, *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN])
+        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans))
     return made
+
+
+def _strip_size(count: int) -> int:
+    """Fourteen columns, or fewer if the last strip would hold next to nothing."""
+    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 and count > STRIP else STRIP
 
 
 def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
@@ -196,10 +215,13 @@ def _height(s: Sheet, schedule: str) -> int:
 
 def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
     w = num(wide)
+    shrinks = (
+        "" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
+    )  # with a gutter it may not
     name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="max-width:100%;min-width:{num(int(wide * 0.9))}px;height:auto"><title>{name}</title><desc>{twin_}</desc>{STYLE}'
+        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc>{STYLE}'
         + "\n".join(body)
         + "</svg>"
     )
@@ -210,7 +232,8 @@ def _gutter(s: Sheet, tall: int) -> str:
     alone = Sheet(Story(tokens=s.told.tokens), s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
     alone.person, alone.told = s.person, s.told
     ground.scaffold(alone)
+    w = ground.WORDS
     return (
-        f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {GUTTER} {tall}" width="{GUTTER}" height="{tall}">'
-        f'<rect width="{GUTTER}" height="{tall}" fill="var(--paper)"/>' + "".join(alone.out) + "</svg>"
+        f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
+        f'style="display:block"><rect width="{w}" height="{tall}" fill="var(--paper)"/>' + "".join(alone.out) + "</svg>"
     )

@@ -29,9 +29,7 @@ TOOL_KEYS = {"same": "same key", "no": "no key", "new": "new key", "forgotten": 
 
 
 def _dot(s: Sheet, x: float, y: float, hue: str) -> None:
-    s.out.append(
-        f'<circle cx="{num(x)}" cy="{num(y)}" r="4.5" fill="{hue}" stroke="{PAPER}" stroke-width="1.5"/>'
-    )
+    s.out.append(f'<circle cx="{num(x)}" cy="{num(y)}" r="4.5" fill="{hue}" stroke="{PAPER}" stroke-width="1.5"/>')
 
 
 def _arrow(s: Sheet, mark: Mark, x: float, tip: float) -> None:
@@ -68,16 +66,30 @@ def _names(s: Sheet, x: float, mark: Mark) -> None:
     if mark.folded:
         name = f"{'check' if mark.kind == 'checkpoint' else name} ×{len(mark.folded)}"
     elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):
-        lines = wrapped(mark.subject)
+        lines = wrapped(mark.subject, lines=1 if _over_hatch(s, x) else 2)
     if mark.event in {"event_repeated", "event_refused"}:
         lines = (mark.event.removeprefix("event_"), shortened(mark.subject))
     if mark.kind == "fail" and mark.transaction == "claim":
         lines = ("crash budget",)
-    x_of = [(name, "c h"), *[(one, "c m h") for one in lines]]
-    for place, (said, kind) in enumerate(x_of[: len(s.layout.names)]):
-        y = s.row + s.layout.names[place]
-        if not s.label(f"names {place}", x, y, said, kind) and place == 0 and said == "acknowledge":
-            s.label("names 0", x, y, "ackn.", kind)
+    said = [(name, "c h"), *[(one, "c m h") for one in lines]]
+    if mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in _beside(s, x)):
+        said = [("acknow-", "c h"), ("ledge", "c h"), *([(shortened(mark.subject), "c m h")] if lines else [])]
+    places = zip(said, s.layout.names, strict=False)
+    s.labels("names", x, [(s.row + down, one, kind) for (one, kind), down in places])
+
+
+def _beside(s: Sheet, x: float) -> list[Mark]:
+    """The marks in the columns before and after."""
+    column = next(n for n in range(s.first, s.last) if s.xs[n] == x)
+    return [s.told.marks[n] for n in (column - 1, column + 1) if s.first <= n < s.last]
+
+
+def _over_hatch(s: Sheet, x: float) -> bool:
+    return any(s.crosses(gap.start, gap.end) and s.x(gap.start) <= x <= s.x(gap.end) for gap in s.told.gaps)
+
+
+def _is_action(s: Sheet, mark: Mark) -> bool:
+    return any(one.kind == "intent" and one.subject == mark.subject for one in s.told.marks)
 
 
 def _several_actions(s: Sheet) -> bool:
@@ -127,7 +139,7 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
     _tick(s, x, mark)
     if y is not None:
         hue = s.hue(mark.who)
-        if mark.kind in {"checkpoint", "postpone"}:
+        if mark.kind == "checkpoint" or (mark.kind == "postpone" and not _is_action(s, mark)):
             if not s.milliseconds:
                 _square(s, x - 22, y, hue, "attempted")
             if mark.kind == "checkpoint":
@@ -221,8 +233,8 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
             s.label(f"steps {mark.who}", x, y - 14, shortened(mark.transaction, ROOM_OF_A_STEP), "c h")
     box = s.told.box
     if box is None or box.kind != "refused" or s.x(box.span.start) != x:
-        s.label("names 0", x, s.row + s.layout.names[0], shortened(mark.why), "c b h")
-        s.label("names 1", x, s.row + s.layout.names[1], "refused", "c m h")
+        first, second = s.row + s.layout.names[0], s.row + s.layout.names[1]
+        s.labels("names", x, [(first, shortened(mark.why), "c b h"), (second, "refused", "c m h")])
 
 
 def tool(s: Sheet, x: float, mark: Mark) -> None:
@@ -248,9 +260,7 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
     if mark.answer == "refused":
         s.rect(x - 15, y - 12, 30, 6)
     elif mark.answer == "repeated":
-        s.out.append(
-            f'<circle cx="{num(x)}" cy="{y}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>'
-        )
+        s.out.append(f'<circle cx="{num(x)}" cy="{y}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>')
     elif mark.doubled:
         outer, inner, size = (31, 22, 20) if s.layout is FULL else (22, 15, 14)
         s.path(f"M{num(x)} {y - outer}l{outer} {outer}l-{outer} {outer}l-{outer}-{outer}z", INK, 3.5, fill=PAPER)
@@ -281,16 +291,14 @@ def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:
         lines = [lines[0], effect] if s.layout is FULL else lines[:1]
     if key and not _has_room(s, x, lines[0]):
         lines[0] = key.removeprefix("key ")
-    for place, said in enumerate(lines[: len(s.layout.labels)]):
-        kind = "c m h" if mark.doubled and place else "c h"
-        s.label(f"tool {place}", x, s.ledger + s.layout.labels[place] + down, said, kind)
+    places = enumerate(zip(lines, s.layout.labels, strict=False))
+    kinds = ["c h", "c m h" if mark.doubled else "c h", "c h"]
+    s.labels("tool", x, [(s.ledger + at + down, said, kinds[n]) for n, (said, at) in places])
 
 
 def _has_room(s: Sheet, x: float, said: str) -> bool:
     """Whether no neighbour is a call of the tool too."""
-    column = next(n for n in range(s.first, s.last) if s.xs[n] == x)
-    beside = [n for n in (column - 1, column + 1) if s.first <= n < s.last]
-    return width(said) <= ROOM_OF_A_STEP or all(s.told.marks[n].kind != "tool" for n in beside)
+    return width(said) <= ROOM_OF_A_STEP or all(one.kind != "tool" for one in _beside(s, x))
 
 
 def _reply(s: Sheet, x: float, y: int, mark: Mark) -> None:

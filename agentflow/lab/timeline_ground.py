@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from .sentences import lease_of
 from .sheet import COMPACT, FULL, GUTTER, Sheet, num, shortened, width
-from .story import Band, Box, Position, Run, Span
+from .story import Band, Box, Mark, Position, Run, Span
 
 PAPER = "var(--paper)"
 RULE = "var(--rule)"
 INK = "currentColor"
+WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
+SILENT = {"kill", "pause", "resume", "expire", "due", "restart", "stop", "replay", "reply_lost", "tool"}
 
 
 def behind(s: Sheet) -> None:
@@ -55,8 +57,9 @@ def scaffold(s: Sheet) -> None:
             s.line(12, y, 12, y + h, s.hue(who), 4, ' stroke-dasharray="6 3"')
         else:
             s.rect(10, y, 4, h, s.hue(who))
-        name = who if who.lower().startswith("worker") else f"worker {who}"
-        s.text(22, bar - 4, shortened(name, GUTTER - 26, 12, True), "b", 12)
+        room, name = GUTTER - 24, f"worker {who}"
+        name = name if width(name, 12, True) <= room else shortened(who, room, 12, True)
+        s.text(22, bar - 4, name, "b", 12)
         s.line(GUTTER, bar, s.edge, bar, RULE, 1)
     s.line(10, s.floor + 0.5, s.edge - 2, s.floor + 0.5, RULE, 1)
     s.text(10, s.row - 12, "PostgreSQL", "b", 12)
@@ -72,7 +75,7 @@ def gap(s: Sheet, span: Span) -> None:
     """The hatch over the time in which the engine does not know the outcome; an edge where it came to know."""
     if not s.crosses(span.start, span.end):
         return
-    left, right, top, bottom = s.x(span.start), s.x(span.end), s.row + s.layout.zone, s.ledger - 1
+    left, right, top, bottom = max(s.x(span.start), WORDS), s.x(span.end), s.row + s.layout.zone, s.ledger - 1
     wide, high = right - left, bottom - top
     s.rect(left, top, wide, high, more=' opacity=".07"')
     parts = []
@@ -90,12 +93,12 @@ def ledger(s: Sheet) -> None:
     begin, first = 0.0, effects[0] if effects else s.told.now
     second = doubles[0] if doubles else s.told.now
     if s.crosses(begin, first):
-        s.line(s.x(begin), s.ledger, s.x(first), s.ledger, RULE, 1.5)
+        s.line(max(s.x(begin), WORDS), s.ledger, s.x(first), s.ledger, RULE, 1.5)
     if effects and s.crosses(first, second):
-        s.line(s.x(first), s.ledger, s.x(second), s.ledger, INK, 3)
+        s.line(max(s.x(first), WORDS), s.ledger, s.x(second), s.ledger, INK, 3)
     if doubles and s.crosses(second, s.told.now):
-        s.line(s.x(second), s.ledger, s.right, s.ledger, INK, 9)
-        s.line(s.x(second), s.ledger, s.right, s.ledger, PAPER, 3)
+        s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, INK, 9)
+        s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, PAPER, 3)
 
 
 def row(s: Sheet) -> None:
@@ -163,7 +166,12 @@ def state_texts(s: Sheet) -> None:
         asleep = any(sleep.what == who and sleep.start <= start_at < sleep.end for sleep in s.told.sleeps)
         y, until = s.bar(who), float(own[0]) if own else hollow
         room = s.x(until) - s.x(start_at)
-        if y is not None and not asleep and s.crosses(start_at, until) and room >= width("alive without authority") + 12:
+        if (
+            y is not None
+            and not asleep
+            and s.crosses(start_at, until)
+            and room >= width("alive without authority") + 12
+        ):
             s.text((s.x(start_at) + s.x(until)) / 2, y - 8, "alive without authority", "c m h")
 
 
@@ -237,11 +245,16 @@ def box(s: Sheet) -> None:
         return
     if found.kind == "refused":
         _box_of_refusal(s, found)
-    elif s.holds(found.span.start):
+    elif (s.first, s.last) == _best(s, found.span):
         left, right = s.x(found.span.start), s.x(found.span.end)
         middle = (left + right) / 2
         s.path(f"M{num(middle)} {s.bracket}v8", INK, 3)
         _inverted(s, middle, s.bracket + (7 if s.layout is FULL else 6), found)
+
+
+def _best(s: Sheet, span: Span) -> tuple[int, int]:
+    """The strip on which most of a span is seen."""
+    return max(s.strips, key=lambda strip: min(strip[1] - 0.5, span.end) - max(strip[0] - 0.5, span.start))
 
 
 def has_bracket(s: Sheet) -> bool:
@@ -254,7 +267,7 @@ def room_for_schedule(s: Sheet) -> float:
     """How wide a text may be in the lower left corner."""
     taken = [s.x(n) - 40 for n in range(s.first, s.last) if s.told.marks[n].kind == "tool"]
     found = s.told.box
-    if found is not None and has_bracket(s) and s.holds(found.span.start):
+    if found is not None and has_bracket(s) and (s.first, s.last) == _best(s, found.span):
         middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
         taken.append(_left(s, middle, _box_width(s, found)))
     return min([*taken, s.edge]) - 20
@@ -266,13 +279,16 @@ def box_is_low(s: Sheet) -> bool:
     if found is None or found.kind != "refused" or not s.holds(found.span.start):
         return False
     column = int(found.span.start)
-    reach = _box_width(s, found) / 2 + 33
-    beside = [n for n in range(s.first, s.last) if n != column and abs(s.xs[n] - s.xs[column]) < reach]
-    writes = any(s.told.marks[n].kind not in _SILENT for n in beside)
+    wide = _box_width(s, found)
+    left = _left(s, s.xs[column], wide)
+    written = [(s.xs[n], half_of(s.told.marks[n])) for n in range(s.first, s.last) if n != column]
+    writes = any(half and left - half < x < left + wide + half for x, half in written)
     return writes or any(gap.start <= column <= gap.end for gap in s.told.gaps)
 
 
-_SILENT = {"kill", "pause", "resume", "expire", "due", "stop", "replay", "reply_lost"}
+def half_of(mark: Mark) -> float:
+    """Half the width of what stands below the row in this column; 0 if nothing does."""
+    return 0.0 if mark.kind in SILENT else width(mark.kind) / 2
 
 
 def _box_of_refusal(s: Sheet, found: Box) -> None:
@@ -287,8 +303,13 @@ def _box_of_refusal(s: Sheet, found: Box) -> None:
 
 def _box_width(s: Sheet, found: Box) -> float:
     if s.layout is COMPACT:
-        return width(f"{found.title}: {found.text}", 12, True) + 20
-    return max(width(found.text, 12, True) + 24, width(found.title, 16, True) + 24, 196)
+        return width(_in_one_line(found), 12, True) + 20
+    least = {"gap": 320, "duplicate": 300, "lost": 300}.get(found.kind, 196)
+    return max(width(found.text, 12, True) + 20, width(found.title, 16, True) + 24, least)
+
+
+def _in_one_line(found: Box) -> str:
+    return f"{found.title}: {found.text.split(',')[0] if found.kind == 'refused' else found.text}"
 
 
 def _inverted(s: Sheet, middle: float, y: float, found: Box) -> None:
@@ -296,7 +317,7 @@ def _inverted(s: Sheet, middle: float, y: float, found: Box) -> None:
     x = _left(s, middle, wide)
     s.rect(x, y, wide, s.layout.box, more=' rx="3"')
     if s.layout is COMPACT:
-        s.text(x + wide / 2, y + 17, f"{found.title}: {found.text}", "inv c", 12)
+        s.text(x + wide / 2, y + 17, _in_one_line(found), "inv c", 12)
     else:
         s.text(x + wide / 2, y + 20, found.title, "inv c", 16)
         s.text(x + wide / 2, y + 37, found.text, "inv c", 12)
