@@ -17,7 +17,6 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess
@@ -126,7 +125,7 @@ class ThreadLane(Lane):
 
     def _start(self) -> None:
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()  # None: the worker has ended
         engine = self._make_engine(self.name, self.identity)
         link = _QueueLink(self._orders, self._reports)
 
@@ -135,6 +134,7 @@ class ThreadLane(Lane):
                 Body(engine, self.identity, link).run()
             finally:
                 close_lane_engine(engine)
+                link.reports.put(None)
 
         self._thread = threading.Thread(target=work, name=f"lane-{self.name}", daemon=True)
         self._thread.start()
@@ -143,9 +143,16 @@ class ThreadLane(Lane):
         self._orders.put(order)
 
     def _receive(self, seconds: float) -> Report | None:
-        with suppress(queue.Empty):
-            return self._reports.get(timeout=seconds)
-        return None
+        try:
+            report = self._reports.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if report is None:  # it was told to die while it was in its own code
+            self.alive = self.paused = False
+            raise LaneError(
+                f"{self.name} has died at its next transaction, as it was told to; {self.name}+ starts a new one."
+            )
+        return report
 
     def _kill(self) -> None:
         if self._thread is None:
@@ -172,7 +179,7 @@ class ThreadLane(Lane):
 @dataclass(frozen=True)
 class _QueueLink:
     orders: queue.SimpleQueue[Order]
-    reports: queue.SimpleQueue[Report]
+    reports: queue.SimpleQueue[Report | None]
 
     def stand(self, report: Report) -> Order:
         self.reports.put(report)
