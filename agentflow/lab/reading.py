@@ -10,25 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .entries import LOSSES, Entry, Row, callers, own_after, read_entries
-from .story import Band, Box, Mark, Position, Run, Span, Story
+from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .story import Band, Mark, Position, Run, Span, Story, box_of
 
-KINDS = {
-    "workflow_created": "create", "workflow_claimed": "claim", "checkpoint_committed": "checkpoint",
-    "action_intent_committed": "intent", "tool_attempt_committed": "tool", "tool_refused": "tool",
-    "action_acknowledged": "acknowledge", "workflow_completed": "complete", "workflow_waiting": "wait",
-    "event_received": "receive", "event_delivered": "deliver", "event_repeated": "deliver", "event_refused": "deliver",
-    "lease_renewed": "renew", "lease_released": "release", "attempt_failed": "postpone", "workflow_failed": "fail",
-    "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "lease_expired_for_test": "expire",
-    "backoff_ended_for_test": "due", "write_refused": "refused", "worker_killed": "kill", "crash_injected": "kill",
-    "worker_paused": "pause", "worker_resumed": "resume", "reply_lost": "reply_lost", "database_restarted": "restart",
-}  # fmt: skip
 RELEASING = {"complete", "wait", "release", "postpone", "fail"}
-BOXES = {
-    "duplicate": ("duplicate effect", "one action intent, two effects"),
-    "lost": ("effect lost", "acknowledged, and nothing happened"),
-    "gap": ("acknowledgment gap", "effect exists, engine does not know"),
-}
 Found = dict[str, Any]
 
 
@@ -345,7 +330,7 @@ class _Reader:
             tuple(marks), tuple(named), tuple(self.bands), tuple(self.runs), tuple(self.sleeps), tuple(self.waits),
             tuple(sorted(self.gaps, key=lambda gap: gap.start)), tuple(doubled), tuple(lost), tuple(self.tokens),
         )  # fmt: skip
-        return replace(told, box=_box(told))
+        return replace(told, box=box_of(told))
 
     def _all(self) -> list[_Action]:
         return list(self.actions.values())
@@ -364,21 +349,3 @@ def _said_of_key(before: Sequence[str | None], key: str | None, answer: str) -> 
     if key not in before:
         return "new"
     return "forgotten" if answer == "effect" else "same"
-
-
-def _box(told: Story) -> Box | None:
-    """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
-    if told.doubled:
-        count = sum(mark.doubled for mark in told.marks) + 1
-        title, text = BOXES["duplicate"]
-        return Box("duplicate", told.doubled[0], title, text if count == 2 else text.replace("two", str(count)))
-    if told.lost:
-        return Box("lost", told.lost[0], *BOXES["lost"])
-    for column, mark in enumerate(told.marks):
-        if mark.kind == "refused":
-            title = mark.why if "≠" in mark.why else f"lease {mark.why}" if mark.why in _OF_A_LEASE else mark.why
-            return Box("refused", Span(column, column), title, "refused, nothing changed")
-    return Box("gap", told.gaps[0], *BOXES["gap"]) if told.gaps else None
-
-
-_OF_A_LEASE = {"expired", "released"}

@@ -161,7 +161,7 @@ _TURNS = {
     "refused": "{who}'s write with token {token} is refused",
     "reply_lost": "the reply to {who} is lost",
     "restart": "the database is restarted",
-    "wait": "it waits for {subject}",
+    "wait": "the workflow waits for {subject}",
     "fail": "it fails",
     "cancel": "it is cancelled",
     "requeue": "it is requeued",

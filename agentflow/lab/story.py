@@ -135,6 +135,29 @@ class Story:
         return any(mark.kind in {"deliver", "cancel", "requeue"} for mark in self.marks)
 
 
+_OF_A_LEASE = {"expired", "released"}
+_BOXES = {
+    "duplicate": ("duplicate effect", "one action intent, two effects"),
+    "lost": ("effect lost", "acknowledged, and nothing happened"),
+    "gap": ("acknowledgment gap", "effect exists, engine does not know"),
+}
+
+
+def box_of(told: Story) -> Box | None:
+    """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
+    if told.doubled:
+        count = sum(mark.doubled for mark in told.marks) + 1
+        title, text = _BOXES["duplicate"]
+        return Box("duplicate", told.doubled[0], title, text if count == 2 else text.replace("two", str(count)))
+    if told.lost:
+        return Box("lost", told.lost[0], *_BOXES["lost"])
+    for column, mark in enumerate(told.marks):
+        if mark.kind == "refused":
+            title = mark.why if "≠" in mark.why else f"lease {mark.why}" if mark.why in _OF_A_LEASE else mark.why
+            return Box("refused", Span(column, column), title, "refused, nothing changed")
+    return Box("gap", told.gaps[0], *_BOXES["gap"]) if told.gaps else None
+
+
 FOLDABLE = frozenset({"renew", "checkpoint", "replay"})
 
 

@@ -140,8 +140,10 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
 
 
 def _strip_size(count: int) -> int:
-    """Fourteen columns, or fewer if the last strip would hold next to nothing."""
-    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 and count > STRIP else STRIP
+    """Fourteen columns; a few more on a single strip, and fewer where the last strip would hold next to nothing."""
+    if count <= STRIP + 2:
+        return max(count, 1)
+    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 else STRIP
 
 
 def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
@@ -203,7 +205,7 @@ def _height(s: Sheet, schedule: str) -> int:
         bottom = s.bracket + s.layout.box + 18
     if schedule and s.layout is FULL:
         y, room = bottom - 34, ground.room_for_schedule(s)
-        if width(schedule, 13.2) > room:
+        if s.told.person or width(schedule, 13.2) > room:
             y, bottom = bottom + 12, bottom + 44
         s.text(10, y, "schedule", "m")
         s.text(10, y + 16, schedule, "k", 12)

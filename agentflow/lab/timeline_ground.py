@@ -14,7 +14,7 @@ PAPER = "var(--paper)"
 RULE = "var(--rule)"
 INK = "currentColor"
 WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
-SILENT = {"kill", "pause", "resume", "expire", "due", "restart", "stop", "replay", "reply_lost", "tool"}
+SILENT = {"kill", "pause", "resume", "expire", "due", "restart", "stop", "replay", "reply_lost"}
 
 
 def behind(s: Sheet) -> None:
@@ -287,8 +287,8 @@ def box_is_low(s: Sheet) -> bool:
 
 
 def half_of(mark: Mark) -> float:
-    """Half the width of what stands below the row in this column; 0 if nothing does."""
-    return 0.0 if mark.kind in SILENT else width(mark.kind) / 2
+    """Half the width of what stands, or runs, below the row in this column; 0 if nothing does."""
+    return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
 
 
 def _box_of_refusal(s: Sheet, found: Box) -> None:
