@@ -8,12 +8,13 @@ claim was asked for, and are measured, like every share; counts of workflows and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, pairwise
+from statistics import median
+from typing import TYPE_CHECKING
 
 from .look import Table, counted
 from .picture import Picture
@@ -139,9 +140,9 @@ class Race:
         never held is locked only when all older ones are, so first claims come in the order of the queue.
         """
         entries = [entry for entry in self.entries if entry.event != "workflow_created"]
-        order: TopologicalSorter[int] = TopologicalSorter({n: () for n in range(len(entries))})
+        order: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(entries)), ()))
         for chain in _chains(entries):
-            for before, after in zip(chain, chain[1:], strict=False):
+            for before, after in pairwise(chain):
                 order.add(after, before)
         order.prepare()
         ready: list[tuple[float, int]] = []
@@ -264,7 +265,7 @@ class Comparison:
 
     def table(self) -> Table:
         """Both side by side, a row for each figure."""
-        figures = [
+        figures: list[tuple[str, Callable[[Race], object]]] = [
             ("workflows completed", lambda race: race.completed),
             ("business effects", lambda race: race.effects),
             ("claims that met an uncommitted claim", lambda race: sum(bool(look.met) for look in race.claims)),
@@ -273,7 +274,7 @@ class Comparison:
             ("longest wait, in neighbours", lambda race: max((len(look.met) for look in race.waited), default=0)),
             ("share of the workers' time spent waiting", lambda race: f"{race.waiting:.1%}"),
             ("empty claims although work was left", lambda race: len(race.empty_with_work)),
-            ("a claim that met somebody, as a multiple of one that did not", lambda race: race_ratio(race)),
+            ("a claim that met somebody, as a multiple of one that did not", _ratio),
         ]
         rows = [
             {"figure": name, "SKIP LOCKED": of(self.skip_locked), "plain lock": of(self.plain_lock)}
@@ -288,10 +289,8 @@ class Comparison:
         return self.table()._repr_html_() + self.skip_locked._repr_html_() + self.plain_lock._repr_html_()
 
 
-def race_ratio(race: Race) -> str:
+def _ratio(race: Race) -> str:
     """How long a claim that met somebody took, in claims that met nobody (medians)."""
-    from statistics import median
-
     met, alone = ([look.got - look.asked for look in race.claims if bool(look.met) is whom] for whom in (True, False))
     return f"{median(met) / median(alone):.1f}" if met and alone and median(alone) else "-"
 
@@ -302,12 +301,12 @@ def _chains(entries: Sequence[Commit]) -> list[list[int]]:
     for n, entry in enumerate(entries):
         workflows.setdefault(entry.workflow, []).append(n)
     claims = [n for n, entry in enumerate(entries) if entry.event == "workflow_claimed" and entry.token == 1]
-    workers: dict[str, list[int]] = {}
+    began = {(e.workflow, e.token): e.at for e in entries if e.event == "workflow_claimed"}
+    workers: dict[str, list[tuple[float, int]]] = {}
     for n, entry in enumerate(entries):
         if entry.worker:
-            workers.setdefault(entry.worker, []).append(n)
-    mine = [sorted(chain, key=lambda n: entries[n].at) for chain in workers.values()]
-    return [*workflows.values(), claims, *mine]
+            workers.setdefault(entry.worker, []).append((began[entry.workflow, entry.token], n))
+    return [*workflows.values(), claims, *([n for _, n in sorted(chain)] for chain in workers.values())]
 
 
 def _tokens(commits: Sequence[Commit]) -> Iterator[str]:
