@@ -147,6 +147,10 @@ class RaceError(AgentFlowError):
     """A race could not be run to its end; nothing of it is left unless it was to be kept."""
 
 
+class BadFrame(AgentFlowError, ValueError):
+    """A table cannot be drawn; the message names the column."""
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 
