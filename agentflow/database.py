@@ -7,6 +7,7 @@ itself (autocommit), whatever the server's defaults are. Read `engine` next.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import re
@@ -78,6 +79,25 @@ class Database:
     def sql(self, name: str) -> str:
         """The text that PostgreSQL gets for a transaction or read of this name."""
         return self._texts[name]
+
+    def twin(self, *, patience: float | None = None, application_name: str | None = None) -> Database:
+        """The same database, asked with the same texts, on connections of its own."""
+        where = self.url.render_as_string(hide_password=False)
+        other = type(self)(
+            where,
+            self.schema,
+            patience=self.patience if patience is None else patience,
+            application_name=application_name or self.application_name,
+        )
+        other._texts = self._texts
+        return other
+
+    def with_texts(self, texts: Mapping[str, str]) -> Database:
+        """The same database and connections, asked with these texts under these names instead."""
+        other = copy.copy(self)
+        other._texts = {**self._texts, **texts}
+        _drop_in_children(other)
+        return other
 
     def transact(
         self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None

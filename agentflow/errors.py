@@ -130,6 +130,10 @@ class LaneError(AgentFlowError):
     """A lane of the laboratory cannot make this move now; nothing was moved unless the message says so."""
 
 
+class BadSchedule(AgentFlowError, ValueError):
+    """A line is no schedule, or its next move cannot be made; the message points at the token. Nothing was moved."""
+
+
 class BadRequestFile(AgentFlowError, ValueError):
     """A file of requests cannot be used; the message names the line. What was read before it is good."""
 

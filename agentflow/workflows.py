@@ -69,6 +69,27 @@ def research_agent_with(model: StandInModel) -> Workflow:
     return research_agent
 
 
+def approval_agent_with(model: StandInModel) -> Workflow:
+    """The approval agent on a model of your own."""
+
+    @states(classify="CLASSIFIED", approval="APPROVED")
+    def approval_agent(run: Any, request: str) -> Any:
+        """Classify the request, ask a person, and resolve the account only if the answer is yes."""
+        classification = run.step("classify", lambda: model.classify(request))
+        if not run.wait_for_event("approval", "approval"):
+            return {"account_unlocked": False}
+        return run.side_effect(
+            "resolve-account", key="resolve-account", arguments={"category": classification["category"]}
+        )
+
+    return approval_agent
+
+
 support_agent = support_agent_with(StandInModel())
 research_agent = research_agent_with(StandInModel())
-WORKFLOWS: dict[str, Workflow] = {"support_agent": support_agent, "research_agent": research_agent}
+approval_agent = approval_agent_with(StandInModel())
+WORKFLOWS: dict[str, Workflow] = {
+    "support_agent": support_agent,
+    "research_agent": research_agent,
+    "approval_agent": approval_agent,
+}

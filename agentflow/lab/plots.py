@@ -1,7 +1,8 @@
 """Plots for people who look rather than click: each takes a DataFrame and returns a Picture with its text twin.
 
 What lives here: what is drawn where; and matplotlib, which no other module imports. What does not: where the numbers come
-from (`frames`), the house's colours (`picture`). No plot queries, and none needs a display. Sizes are CSS pixels.
+from (`frames`), what they come to in words (`plot_data`), the house's colours (`picture`). No plot queries, and none needs a
+display. Sizes are CSS pixels.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections import Counter
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -19,19 +18,31 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
-from ..errors import BadFrame
 from .look import counted
 from .picture import SENTINELS, Picture, themed
+from .plot_data import (
+    ENOUGH,
+    PARTS,
+    Cell,
+    Recoveries,
+    cell_text,
+    check,
+    effects_cells,
+    effects_label,
+    effects_text,
+    in_words,
+    latency_label,
+    latency_text,
+    worker_text,
+)
 
 if TYPE_CHECKING:
     import pandas
 
 INK, MUTE, RULE, PAPER = SENTINELS
 HUE = {"A": "#0072B2", "B": "#D55E00", "C": "#888888", "D": INK}
-PARTS = ("detect_ms", "claim_ms", "replay_ms", "re_execute_ms")
-ENOUGH = 5  # points, before a mean is drawn
 PITCH, BAR, TOP = 54, 18, 78
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK, "axes.edgecolor": INK,
     "xtick.color": MUTE, "ytick.color": INK, "xtick.major.size": 0, "ytick.major.size": 0, "axes.linewidth": 1.2,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.bottom": False, "axes.facecolor": "none",
@@ -48,8 +59,8 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
     A row of the picture for each `label`, such as a lease length (see frames.recoveries_frame). The bars are means, since
     means add up; fewer than five recoveries are points without a bar. Raises BadFrame, which names the column.
     """
-    _check(frame, numbers=PARTS, words=["label"])
-    groups = [_Recoveries(label, rows) for label, rows in frame.groupby("label", sort=False)]
+    check(frame, numbers=PARTS, words=["label"])
+    groups = [Recoveries(label, rows) for label, rows in frame.groupby("label", sort=False)]
     with matplotlib.rc_context(_RC):
         rows = max(1, len(groups))
         figure, height = _figure(960, TOP + 6 + PITCH * rows + 52)
@@ -63,41 +74,8 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
         if groups:
             _recovery_words(left, right, groups)
         else:
-            left.text(
-                12, PITCH / 2, "no recoveries yet", color=MUTE, transform=_in_pixels(left), va="center", gid="halo-none"
-            )
-    return _picture(figure, labels, "Recovery latency", _latency_label(groups), _latency_text(groups))
-
-
-class _Recoveries:
-    """The recoveries of one row of the picture; times in ms."""
-
-    def __init__(self, label: object, rows: pandas.DataFrame) -> None:
-        self.label, self.count = str(label), len(rows)
-        self.detect, self.claim, self.replay, self.re_execute = ([float(one) for one in rows[part]] for part in PARTS)
-        self.means = [fmean(part) for part in (self.detect, self.claim, self.replay, self.re_execute)]
-        self.taken = [detect + claim for detect, claim in zip(self.detect, self.claim, strict=True)]
-        self.rest = [sum(parts) for parts in zip(self.claim, self.replay, self.re_execute, strict=True)]
-        self.latest = _latest(rows)
-        self.enough = self.count >= ENOUGH
-        self.widest = max(sum(self.means), max(self.taken), self.latest or 0.0)
-
-    def __str__(self) -> str:
-        parts = zip(("detect", "claim", "replay", "re-execute"), self.means, strict=True)
-        split = ", ".join(f"{name} {_time(mean)}" for name, mean in parts)
-        many = counted(self.count, "recovery", "recoveries")
-        tick = f"; lease and one poll are {_time(self.latest)}" if self.latest else ""
-        return f"{self.label}: mean {_time(sum(self.means))}: {split}; {many}, the latest take-over after " + (
-            f"{_time(max(self.taken))}{tick}"
-        )
-
-
-def _latest(rows: pandas.DataFrame) -> float | None:
-    """When the last of them should have been taken over, in ms: lease and one poll, if both are known."""
-    if not {"lease_seconds", "poll_seconds"} <= set(rows.columns):
-        return None
-    known = (rows["lease_seconds"].astype(float) + rows["poll_seconds"].astype(float)).dropna()
-    return float(known.max()) * 1000 if len(known) else None
+            _nothing(left, PITCH / 2, "no recoveries yet")
+    return _picture(figure, labels, latency_label(groups), latency_text(groups))
 
 
 def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
@@ -113,13 +91,13 @@ def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
 def _scale(axes: Axes, most: float) -> None:
     axes.set_xlim(0, most)
     ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= most]
-    axes.set_xticks(ticks, [_time(tick, tick_of=ticks[-1]) if tick else "0" for tick in ticks])
+    axes.set_xticks(ticks, [in_words(tick, tick_of=ticks[-1]) if tick else "0" for tick in ticks])
     axes.set_xlim(0, most)
     axes.tick_params(axis="x", pad=8, colors=MUTE)
     axes.grid(axis="x")
 
 
-def _headings(figure: Figure, height: float, groups: Sequence[_Recoveries]) -> None:
+def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> None:
     def say(x: float, y: float, words: str, **more: Any) -> None:
         figure.text(x / 960, 1 - y / height, words, va="baseline", **more)
 
@@ -136,7 +114,7 @@ def _headings(figure: Figure, height: float, groups: Sequence[_Recoveries]) -> N
     say(10, height - 10, f"{foot}{few} · measured", color=MUTE)
 
 
-def _recovery_row(left: Axes, right: Axes, n: int, group: _Recoveries) -> dict[str, str]:
+def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[str, str]:
     """One row of both panels; what its parts are called, by gid."""
     y = 6 + PITCH * n
     _row_name(left, y, group.label)
@@ -147,9 +125,9 @@ def _recovery_row(left: Axes, right: Axes, n: int, group: _Recoveries) -> dict[s
         _slices(left, y, detect, group.means[1:], f"row{n}-left")
         _slices(right, y, 0.0, group.means[1:], f"row{n}-right")
         labels[f"row{n}-detect"] = f"{group}."
-        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {_time(claim + replay + re_execute)}."
+        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {in_words(claim + replay + re_execute)}."
         right.annotate(
-            _time(claim + replay + re_execute), (claim + replay + re_execute, y + BAR / 2), (6, 0),
+            in_words(claim + replay + re_execute), (claim + replay + re_execute, y + BAR / 2), (6, 0),
             textcoords="offset pixels", weight="bold", size=12, va="center", gid=f"halo{n}-right",
         )  # fmt: skip
     for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
@@ -158,7 +136,7 @@ def _recovery_row(left: Axes, right: Axes, n: int, group: _Recoveries) -> dict[s
         labels[f"row{n}-{name}"] = f"{group.label}: {counted(group.count, 'recovery', 'recoveries')}, each a point."
     if group.latest:
         left.plot([group.latest] * 2, [y - 3, y + 38], color=INK, lw=2, gid=f"row{n}-latest", solid_capstyle="butt")
-        labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {_time(group.latest)}."
+        labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {in_words(group.latest)}."
     return labels
 
 
@@ -197,7 +175,7 @@ def _dots(axes: Axes, y: float, start: float, length: float) -> None:
         axes.plot(*zip(*dots, strict=True), "o", ms=2, color=INK, mew=0)
 
 
-def _recovery_words(left: Axes, right: Axes, groups: Sequence[_Recoveries]) -> None:
+def _recovery_words(left: Axes, right: Axes, groups: Sequence[Recoveries]) -> None:
     """What the parts are called, where there is room for it: nothing needs a legend."""
     drawn = [(n, group) for n, group in enumerate(groups) if group.enough]
     for n, group in drawn:
@@ -221,20 +199,20 @@ def _recovery_words(left: Axes, right: Axes, groups: Sequence[_Recoveries]) -> N
         )  # fmt: skip
 
 
-def _mean_text(axes: Axes, y: float, group: _Recoveries, gid: str) -> None:
+def _mean_text(axes: Axes, y: float, group: Recoveries, gid: str) -> None:
     """The mean at the end of the bar: inside where there is room and no tick, else to the right of both."""
     end, pixel, latest = group.means[0], _per_pixel(axes), group.latest or 0.0
     inside = end / pixel >= 60 and not end - 60 * pixel < latest < end
     x = end if inside else max(sum(group.means), latest)
     side: dict[str, Any] = {"ha": "right"} if inside else {"ha": "left"}
-    words = _time(sum(group.means))
+    words = in_words(sum(group.means))
     axes.annotate(
         words, (x, y + BAR / 2), (-5 if inside else 7, 0), textcoords="offset pixels", weight="bold", size=12,
         va="center", gid=gid, **side,
     )  # fmt: skip
 
 
-def _slice_names(axes: Axes, group: _Recoveries, y: float) -> None:
+def _slice_names(axes: Axes, group: Recoveries, y: float) -> None:
     """claim, replay, re-execute above the first bar, each led to its part, at least so far apart that they can be read."""
     claim, replay, re_execute = (mean / _per_pixel(axes) for mean in group.means[1:])
     middles = (claim / 2, claim + replay / 2, claim + replay + re_execute / 2)
@@ -247,20 +225,6 @@ def _slice_names(axes: Axes, group: _Recoveries, y: float) -> None:
         x += width / 2 + 6
 
 
-def _latency_label(groups: Sequence[_Recoveries]) -> str:
-    if not groups:
-        return "Recovery latency: no recoveries yet"
-    total = counted(sum(group.count for group in groups), "recovery", "recoveries")
-    return f"Recovery latency of {total}: " + "; ".join(
-        f"{group.label} mean {_time(sum(group.means))}, of that detect {_time(group.means[0])}" for group in groups
-    )
-
-
-def _latency_text(groups: Sequence[_Recoveries]) -> str:
-    lines = ["Recovery latency, from the kill to completion (measured)."]
-    return "\n".join(lines + ([f"{group}." for group in groups] or ["No recoveries yet."]))
-
-
 # -- attempts against effects ------------------------------------------------------------------------------------------
 
 
@@ -270,11 +234,7 @@ def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
     Filled where effects equal planned actions, doubled where there is one too many, hollow where one is missing (yet).
     See frames.effects_frame. Raises BadFrame, which names the column.
     """
-    _check(frame, numbers=["planned", "attempts", "effects"], words=["workflow"])
-    cells = Counter(
-        (int(attempts), int(effects), _judged(int(planned), int(effects)))
-        for planned, attempts, effects in zip(frame["planned"], frame["attempts"], frame["effects"], strict=True)
-    )
+    cells = effects_cells(frame)
     wide, high = (max([1, *(cell[n] for cell in cells)]) for n in (0, 1))
     with matplotlib.rc_context(_RC):
         figure, height = _figure(640, 104 + 90 * (high + 1.1))
@@ -287,27 +247,13 @@ def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
         said = "a diamond is a workflow · the tool may be called again; the effect must not come again"
         figure.text(10 / 640, 1 - 39 / height, said, color=MUTE, va="baseline")
         across, step = _packing(max(cells.values(), default=1), 480 / (wide + 1) - 24)
-        labels = {f"cell{n}": _cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
+        labels = {f"cell{n}": cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
         for n, cell in enumerate(sorted(cells)):
             _effects_cell(axes, f"cell{n}", cell, cells[cell], across, (step / (480 / (wide + 1)), step / 90))
         _box(axes, cells)
         if not cells:
-            axes.text(0.5, 0.5, "no workflows yet", color=MUTE, transform=axes.transAxes, ha="center")
-    lines = [_cell_text(cell, count) for cell, count in sorted(cells.items())] or ["No workflows yet."]
-    total = counted(sum(cells.values()), "workflow")
-    wrong = sum(count for (_, _, judged), count in cells.items() if judged == "doubled")
-    label = f"Attempts against effects of {total}: {wrong} with an effect too many"
-    return _picture(figure, labels, "Attempts against effects", label, "\n".join([f"{label}.", *lines]))
-
-
-def _judged(planned: int, effects: int) -> str:
-    return "right" if planned == effects else "doubled" if effects > planned else "missing"
-
-
-def _cell_text(cell: tuple[int, int, str], count: int) -> str:
-    attempts, effects, judged = cell
-    why = {"right": "as planned", "doubled": "one too many", "missing": "not all that was planned, or not yet"}[judged]
-    return f"{counted(count, 'workflow')}: {counted(attempts, 'attempt')}, {counted(effects, 'effect')}, {why}."
+            _nothing(axes, 0.5, "no workflows yet")
+    return _picture(figure, labels, effects_label(cells), effects_text(cells))
 
 
 def _packing(most: int, room: float) -> tuple[int, float]:
@@ -316,9 +262,7 @@ def _packing(most: int, room: float) -> tuple[int, float]:
     return max(1, int(room / step)), step
 
 
-def _effects_cell(
-    axes: Axes, gid: str, cell: tuple[int, int, str], count: int, most: int, step: tuple[float, float]
-) -> None:
+def _effects_cell(axes: Axes, gid: str, cell: Cell, count: int, most: int, step: tuple[float, float]) -> None:
     """As many diamonds as workflows, packed around the cell's middle, and their number below."""
     attempts, effects, judged = cell
     across = max(1, min(most, count, round((2 * count) ** 0.5)))
@@ -332,18 +276,18 @@ def _effects_cell(
     if judged == "doubled":
         axes.plot(xs, ys, "D", ms=size + 4, mfc=PAPER, mec=INK, mew=1.2)
     axes.plot(xs, ys, "D", ms=size, mfc=PAPER if judged == "missing" else INK, mec=INK, mew=1, gid=gid)
-    below = {"textcoords": "offset pixels", "ha": "center", "va": "center"}
+    below: dict[str, Any] = {"textcoords": "offset pixels", "ha": "center", "va": "center"}
     axes.annotate(counted(count, "workflow"), (attempts, effects), (0, -36), gid=f"halo-{gid}", **below)
 
 
-def _box(axes: Axes, cells: Counter[tuple[int, int, str]]) -> None:
+def _box(axes: Axes, cells: Mapping[Cell, int]) -> None:
     """The one thing to see, if there is one: effects that came twice."""
     doubled = [cell for cell in cells if cell[2] == "doubled"]
     if doubled:
         said = f"{counted(sum(cells[cell] for cell in doubled), 'workflow')} with an effect too many"
         box = {"boxstyle": "round,pad=0.35,rounding_size=0.25", "fc": INK, "lw": 0}
-        where = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": PAPER, "weight": "bold", "size": 12}
-        axes.text(0.99, 0.985, said, bbox=box, **where)
+        type_: dict[str, Any] = {"color": PAPER, "weight": "bold", "size": 12}
+        axes.text(0.99, 0.985, said, transform=axes.transAxes, ha="right", va="top", bbox=box, **type_)
 
 
 # -- work per worker ---------------------------------------------------------------------------------------------------
@@ -354,12 +298,12 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
 
     See frames.work_frame. Raises BadFrame, which names the column.
     """
-    _check(frame, numbers=["claimed", "completed"], words=["worker"])
+    check(frame, counts=["claimed", "completed"], words=["worker"])
     rows = [
         (str(w), int(c), int(d)) for w, c, d in zip(frame["worker"], frame["claimed"], frame["completed"], strict=True)
     ]
-    texts = [f"{worker} completed {counted(done, 'workflow')} of {claimed} claimed" for worker, claimed, done in rows]
-    labels = {}
+    texts = [worker_text(*row) for row in rows] or ["No work yet."]
+    labels: dict[str, str] = {}
     with matplotlib.rc_context(_RC):
         figure, height = _figure(640, 58 + 34 * max(1, len(rows)) + 40)
         axes = figure.add_axes((130 / 640, 36 / height, 480 / 640, 1 - 94 / height))
@@ -377,9 +321,10 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
         for n, (worker, claimed, done) in enumerate(rows):
             labels |= _work_row(axes, n, worker, claimed, done)
         if not rows:
-            axes.text(12, 17, "no work yet", color=MUTE, transform=_in_pixels(axes), va="center")
-    label = "Work per worker: " + ("; ".join(texts) or "no work yet")
-    return _picture(figure, labels, "Work per worker", label, "\n".join(["Work per worker (measured).", *texts]))
+            _nothing(axes, 17, "no work yet")
+    return _picture(
+        figure, labels, f"Work per worker: {' '.join(texts)}", "\n".join(["Work per worker (measured).", *texts])
+    )
 
 
 def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[str, str]:
@@ -391,7 +336,7 @@ def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[
     _row_name(axes, y, worker)
     said = f"{done} completed" + (f", {claimed - done} claimed only" if claimed > done else "")
     axes.annotate(said, (claimed, y + BAR / 2), (7, 0), textcoords="offset pixels", va="center", gid=f"halo{n}")
-    return {f"done{n}": f"{worker} completed {done} of {claimed} claimed."}
+    return {f"done{n}": worker_text(worker, claimed, done)}
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------
@@ -412,39 +357,18 @@ def _row_name(axes: Axes, y: float, name: str) -> None:
     axes.text(-12, y + BAR / 2, name, transform=_in_pixels(axes), weight="bold", size=12, ha="right", va="center")
 
 
+def _nothing(axes: Axes, y: float, words: str) -> None:
+    axes.text(12, y, words, color=MUTE, transform=_in_pixels(axes), va="center", gid="halo-none")
+
+
 def _per_pixel(axes: Axes) -> float:
     """How much one pixel is, across."""
     return float(axes.get_xlim()[1] / axes.get_window_extent().width)
 
 
-def _time(ms: float, tick_of: float | None = None) -> str:
-    """The time with its unit: milliseconds below a second (for a tick, if the last tick is below two), else seconds."""
-    if tick_of is not None:
-        return f"{ms:g} ms" if tick_of < 2000 else f"{ms / 1000:g} s"
-    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
-
-
-def _check(frame: pandas.DataFrame, *, numbers: Sequence[str], words: Sequence[str]) -> None:
-    """The frame has these columns, and numbers in them that can be drawn. Raises BadFrame."""
-    for column in (*words, *numbers):
-        if column not in frame.columns:
-            has = ", ".join(map(str, frame.columns)) or "none"
-            raise BadFrame(f"the table has no column {column!r}; its columns are: {has}. See agentflow.lab.frames.")
-    for column in numbers:
-        for row, value in zip(frame.index, frame[column], strict=True):
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                number = float("nan")
-            if not 0 <= number < float("inf"):
-                raise BadFrame(
-                    f"column {column!r}, row {row!r}: {value!r:.40} is no number from 0 upwards; leave the row out."
-                )
-
-
-def _picture(figure: Figure, labels: dict[str, str], title: str, label: str, text: str) -> Picture:
+def _picture(figure: Figure, labels: dict[str, str], label: str, text: str) -> Picture:
     """The figure as a themed SVG; its ids are made from its own content, so the same figure is the same bytes."""
-    salt = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()
+    salt = hashlib.sha256(f"{label}\n{text}".encode()).hexdigest()
     drawn = io.StringIO()
     with matplotlib.rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's own fonts draw it

@@ -28,12 +28,13 @@ from ..errors import RaceError
 from ..front import Engine, find_database
 from ..model import Policy
 from ..worker import new_identity
+from .broken import texts
 from .look import query, worker_name
 from .processes import kill, start
 from .race_result import LANES, Commit, Comparison, Look, Race
 from .soak import own_schema
 
-SKIP = " SKIP LOCKED"
+CLOCK = "SELECT clock_timestamp() AS now"
 ASKED = "'asked_at', statement_timestamp()"
 OBSERVED = ASKED + ",\n    'xid', pg_current_xact_id()::text, 'snapshot', pg_current_snapshot()::text"
 CLAIMS = ("skip_locked", "plain_lock")
@@ -54,14 +55,12 @@ class Settings:
     make_engine: MakeEngine
 
 
-class RaceDatabase(Database):
-    """A database whose claims leave their transaction's number and snapshot in the history; perhaps a plain lock."""
-
-    def __init__(self, settings: Settings, name: str) -> None:
-        super().__init__(settings.url, settings.schema, application_name=name)
-        text = self._texts["claim"].replace(ASKED, OBSERVED)
-        self._texts["claim"] = text if settings.claim == "skip_locked" else text.replace(SKIP, "")
-        self._texts["clock"] = "SELECT clock_timestamp() AS now"
+def observed(engine: Engine, claim: str) -> Engine:
+    """The same engine; its claims leave their transaction's number and snapshot in the history, and perhaps use a plain lock."""
+    schema = engine.database.schema
+    text = engine.database.sql("claim") if claim == "skip_locked" else texts(["skip_locked"], schema)["claim"]
+    engine.database = engine.database.with_texts({"claim": text.replace(ASKED, OBSERVED), "clock": CLOCK})
+    return engine
 
 
 def race(
@@ -111,7 +110,9 @@ def _check(requests: Sequence[str], workers: int, claim: str) -> None:
 def serve(settings: Settings, lane: str, channel: Connection) -> None:
     """One worker process: stands at the barrier, runs until nothing is runnable, and tells of its empty claims."""
     identity = new_identity(lane)
-    engine = settings.make_engine(RaceDatabase(settings, identity), policy=_policy(settings.lease_seconds))
+    database = Database(settings.url, settings.schema, application_name=identity)
+    policy = Policy(lease_seconds=settings.lease_seconds, crash_budget=1_000_000)
+    engine = observed(settings.make_engine(database, policy=policy), settings.claim)
     engine.claim_workflow(identity)  # nothing is there yet; the connections are made and the claim is prepared
     engine.world.look_up(None)
     clock = _clock(engine.database)
@@ -119,10 +120,6 @@ def serve(settings: Settings, lane: str, channel: Connection) -> None:
     channel.recv()
     channel.send(_contend(engine, identity, clock))
     engine.close()
-
-
-def _policy(lease_seconds: float) -> Policy:
-    return Policy(lease_seconds=lease_seconds, crash_budget=1_000_000)
 
 
 def _clock(database: Database) -> Callable[[], datetime]:

@@ -1,132 +1,145 @@
-"""Workers that move only when told: each is a lane, which the engine's one hook stops before each transaction.
+"""Moves over lanes: a laboratory in which workers commit one transaction at a time, and the schedule of what was done.
 
-What lives here: the moves step, crash, expire, recover, reset, and what each did. What does not: the thread behind a
-lane (`lane`), buttons (`panel`), pictures (`look`). A standing lane holds no connection and no transaction; it can stand
-for hours, since its lease does not end by itself. Read `panel` next.
+What lives here: whether a move can come now, the line so far, recovering and racing. What does not: what each move does
+(`moves`), the grammar (`schedule`), workers (`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing
+worker holds no transaction, and its lease does not end by itself, so somebody may read for an hour between two moves.
+Read `moves` next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 
-from ..database import Database
-from ..errors import AlreadyFinished, CrashInjected, DatabaseAway, LaneError
+from ..errors import BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
-from .lane import Lane, Move, named
-from .look import worker_name
+from ..model import Boundary
+from ..server import Server
+from . import aim
+from .crew import Crew, Kind, weakened
+from .moves import Maker, Moved, named
+from .playbook import inputs_for
+from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
 
-MAX_MOVES = 1_000
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
 
 
 class Stepper:
-    """Lanes over an engine, by name. Each move is a method; none waits longer than `patience` seconds for user code."""
+    """Lanes over one laboratory, and the moves that were made. Each move is shown to `watch` when it is done.
 
-    def __init__(self, engine: Engine, names: Sequence[str] = ("A", "B"), *, patience: float = 10.0) -> None:
-        self.patience, self.names = patience, tuple(names)
-        self.engine: Engine = engine.with_hook(engine.hook)
-        where = engine.database.url.render_as_string(hide_password=False)
-        self.engine.database = Database(where, engine.database.schema, patience=min(3.0, patience))
-        self.workflow_id: str | None = None
+    `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
+    than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
+    """
+
+    def __init__(
+        self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
+        server: Server | None = None, watch: Callable[[Moved], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
+        self._given = engine
+        self.engine: Engine = engine.with_hook(None)
+        self.engine.database = engine.database.twin(patience=min(3.0, patience))
+        self._busy = threading.Lock()
         self._closed = False
-        self._owed: dict[str, list[str]] = {}
-        self._lanes = {name: Lane(name, self.engine, patience) for name in self.names}
+        self._begin(setting or Setting())
 
-    # -- the moves ---------------------------------------------------------------------------------------------------
+    def _begin(self, setting: Setting) -> None:
+        self._inputs = inputs_for(setting, self._given.workflows)
+        self.setting = setting
+        self._crew = Crew(weakened(self._given, setting), setting, self.kind, self.patience)
+        self._maker = Maker(self.engine, self._crew, setting, self.server)
+        self.moves: list[Move] = []
+        self._created = False
 
-    def step(self, name: str) -> Move:
-        """The lane's worker has passed its next transaction and stands before the one after, or has ended.
+    # -- moves -------------------------------------------------------------------------------------------------------
 
-        Raises LaneError if it is busy or stuck in its own code; DatabaseAway, and then nothing was moved.
+    def play(self, line: str | Schedule) -> list[Moved]:
+        """The laboratory was emptied and the line played from its beginning; what each transaction and fault did.
+
+        Raises BadSchedule before anything is touched if the line or its setting cannot be read; BadSchedule, LaneError
+        or DatabaseAway at the move that cannot be made: what came before it stays.
         """
-        lane = self._lane(name)
-        with lane.moving():
-            self._answers()
-            lane.go()
-            return self._settled(lane)
+        schedule = parse(line) if isinstance(line, str) else line
+        inputs_for(schedule.setting, self._given.workflows)
+        weakened(self._given, schedule.setting)
+        self.reset(schedule.setting)
+        return [moved for move in schedule.moves for moved in self.move(move)]
 
-    def crash(self, name: str) -> Move:
-        """The lane's worker is gone, at the boundary where it stood; the history has the fault. Its lease stays.
+    def move(self, move: Move | str) -> list[Moved]:
+        """The move (or each move of a line) was made; what it did, one for each transaction or fault.
 
-        Raises LaneError if there is no worker to crash; DatabaseAway, and then it still stands.
+        Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
         """
-        lane = self._lane(name)
-        with lane.moving():
-            if not lane.alive:
-                raise LaneError(f"{name} has no worker to crash: step it first, so that it claims a workflow.")
-            lane.settle()
-            self._answers()
-            at = lane.standing
-            if at and at.workflow:
-                self.engine.with_hook(None).record_fault(
-                    at.workflow, "crash_injected", worker=at.worker, token=at.token, at=f"before {named(at)}"
-                )
-            lane.passed = None
-            lane.obey(CrashInjected)
-            return self._settled(lane)
+        if isinstance(move, str):
+            return [moved for one in self._read(move) for moved in self.move(one)]
+        with self._moving():
+            self._allow(move)
+            return list(self._make(move))
 
-    def expire(self, workflow_id: str | None = None) -> str:
-        """The lease (or back-off) of this workflow, or of the one last worked on, has ended; its id.
+    def step(self, lane: str) -> Moved:
+        """The lane's worker has committed its next transaction and stands before the one after."""
+        return self.move(Move("go", lane))[-1]
 
-        Raises AlreadyFinished if there is nothing to age, DatabaseAway.
+    def crash(self, lane: str) -> Moved:
+        """The lane's worker was killed where it stood."""
+        return self.move(Move("kill", lane))[-1]
+
+    def recover(self, lane: str) -> list[Moved]:
+        """What the lane's worker left was finished (or parked) by another worker; `line` has the moves.
+
+        Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
+        way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
         """
-        self._answers()
-        chosen = workflow_id or self.current()
-        if chosen is None:
-            raise LaneError("There is no workflow whose lease could end; submit a request first.")
-        self.engine.expire_lease(chosen)
-        return chosen
+        left, moves = self.left_by(lane), self.recovery(lane)
+        done = [moved for move in moves for moved in self.move(move)]
+        while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
+            done += self.move(moves[-1])
+        return done
 
-    def recover(self, name: str) -> list[Move]:
-        """Everything that the lane's lost workers left is finished (or parked) by the next lane; its moves.
-
-        That lane first ends what it holds, and goes on past other work it claims. If the lane's worker is alive and it
-        alone left something, it is now stale, and its next write is refused. Raises LaneError if nothing was left
-        behind, and then nothing was written; DatabaseAway.
-        """
-        left = self.left_by(name)
+    def recovery(self, lane: str) -> list[Move]:
+        """The moves that recover(lane) begins with. Raises LaneError if the lane left nothing behind."""
+        left = self.left_by(lane)
         if not left:
-            lost = [other for other in self.names if self.left_by(other) and not self.is_alive(other)]
-            hint = f" It was {lost[0]} that was lost: recover {lost[0]}." if lost else " Nothing was written."
-            raise LaneError(f"{name} left nothing behind, so there is nothing to recover.{hint}")
-        self._owed[name] = left
-        other = self.names[(self.names.index(name) + 1) % len(self.names)]
-        moves = self.run(other) if self.is_alive(other) else []
-        for target in left:
-            moves += self._finish(target, other)
-        del self._owed[name]
-        return moves
+            raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
+        rows = {one: self._maker.row(one) for one in left}
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
+        others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
+        if not others and not self.is_alive(lane):
+            moves, others = [*moves, Move("start", lane)], [lane]
+        return [*moves, Move("go", (others or [lane])[0], None)]
 
-    def run(self, name: str) -> list[Move]:
-        """The lane's worker was stepped until it ended; its moves. Raises like step()."""
-        moves = [self.step(name)]
-        while moves[-1].ended is None:
-            if len(moves) >= MAX_MOVES:
-                raise LaneError(f"{name} made {MAX_MOVES:,} moves without an end; look at the history, or reset.")
-            moves.append(self.step(name))
-        return moves
+    def race(self, *lanes: str) -> list[Moved]:
+        """These workers were told to go at the same moment; what each did, in the order in which the database saw it.
 
-    def submit(self, request: Any, *, name: str = "support_agent", workflow_id: str | None = None) -> str:
-        """The request waits as a workflow, the next in the order `request-1`, `request-2`, ...; its id."""
+        That order is written into `line`, so it can be played again. Raises LaneError, DatabaseAway, BadSchedule.
+        """
+        moves = [Move("go", lane) for lane in lanes]
+        with self._moving():
+            for move in moves:
+                self._allow(move)
+                self._crew.lane(move.lane)
+            for move in moves:
+                self._crew.lane(move.lane).begin("go")
+            done = [self._maker.moved(move, self._crew.lane(move.lane).settle()) for move in moves]
+            return [self._note(moved) for moved in sorted(done, key=self._seen_at)]
+
+    def reset(self, setting: Setting | None = None) -> None:
+        """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        chosen = setting or self.setting
+        weakened(self._given, chosen)
         self._answers()
-        if workflow_id is None:
-            workflow_id = f"request-{1 + len(self.engine.list_workflows(prefix='request-', limit=1_000_000))}"
-        return str(self.engine.create_workflow(request, name=name, workflow_id=workflow_id)["id"])
-
-    def reset(self) -> None:
-        """The lanes are empty and the laboratory has no rows. Raises LaneError, DatabaseAway, NotALaboratory."""
-        self._answers()
-        self._end_lanes()
+        self._crew.end()
         self.engine.reset_database()
-        self.workflow_id, self._owed = None, {}
+        self._begin(chosen)
 
     def close(self) -> None:
-        """No thread and no connection of the stepper is left. Raises LaneError if a step does not return."""
+        """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
         self._closed = True
         try:
-            self._end_lanes()
+            self._crew.end()
         finally:
             self.engine.database.close()
 
@@ -138,77 +151,138 @@ class Stepper:
 
     # -- what can be seen --------------------------------------------------------------------------------------------
 
-    def next_transaction(self, name: str) -> str:
-        """What step(name) would let the worker commit, such as `checkpoint classify`; `claim` if it has no work yet."""
-        lane = self._lane(name)
-        if lane.standing:
-            return named(lane.standing)
-        return "still running" if lane.alive else "claim"
+    @property
+    def line(self) -> str:
+        """The schedule so far, in its shortest form."""
+        return str(Schedule(self.setting, tuple(self.moves)))
 
-    def is_alive(self, name: str) -> bool:
-        """Whether the lane has a worker that stands or runs."""
-        return self._lane(name).alive
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes there are: A and B, and those up to the last that took part."""
+        return Schedule(self.setting, tuple(self.moves)).lanes
 
-    def left_by(self, name: str) -> list[str]:
-        """The open workflows that this lane's lost workers hold, the oldest first; without any, what its worker holds.
+    @property
+    def workflows(self) -> list[str]:
+        """The ids of the setting's workflows, whether they were created yet or not."""
+        return self._maker.workflows
 
-        Counted too: what waits out a back-off after its failed attempt, and what a recovery began and did not end.
+    def is_alive(self, lane: str) -> bool:
+        """Whether the lane has a worker; one that has not moved yet counts."""
+        known = self._crew.known(lane)
+        return lane not in Roll(self.moves).dead and (known is None or known.alive)
+
+    def is_paused(self, lane: str) -> bool:
+        """Whether the lane's worker is paused."""
+        return lane in Roll(self.moves).paused
+
+    def standing(self, lane: str) -> Boundary | None:
+        """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
+        return self._crew.standing(lane)
+
+    def next_transaction(self, lane: str) -> str:
+        """What a step of this lane commits next, such as `checkpoint classify`; empty if it has no worker.
+
+        Directly after a transaction nobody knows what its code will ask for: then `what comes next`.
         """
-        lane = self._lane(name)
-        self._answers()
-        ready = {row["id"]: row["lease_owner"] for row in reversed(self._ready())}
-        held = [workflow_id for workflow_id, owner in ready.items() if owner and worker_name(owner) == name]
-        lost = [workflow_id for workflow_id in held if not (lane.alive and ready[workflow_id] == lane.identity)]
-        owed = [workflow_id for workflow_id in self._owed.get(name, []) if workflow_id in ready]
-        return list(dict.fromkeys([*owed, *(lost or held)]))
+        known, at = self._crew.known(lane), self.standing(lane)
+        if not self.is_alive(lane):
+            return ""
+        if known is not None and known.busy:
+            return "still running"
+        return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
 
-    def current(self) -> str | None:
-        """The workflow last worked on; without one, the newest; None if there is none."""
-        if self.workflow_id and self.engine.get_workflow(self.workflow_id):
-            return self.workflow_id
-        newest = self.engine.list_workflows(limit=1)
-        return str(newest[0]["id"]) if newest else None
+    def left_by(self, lane: str) -> list[str]:
+        """The open workflows that the lane's dead or paused workers hold, and those that wait out a back-off."""
+        if self._closed or not self._created:
+            return []
+        gone = self._crew.gone(lane)
+        return [
+            name
+            for name, row in self._maker.rows().items()
+            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
+        ]
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- how a move is made ------------------------------------------------------------------------------------------
 
-    def _lane(self, name: str) -> Lane:
+    def _read(self, text: str) -> tuple[Move, ...]:
+        """The moves of a line without a setting, as they follow what was made so far. Raises BadSchedule."""
+        before = str(Schedule(self.setting)) + " " if self.setting != Setting() else ""
+        roll = Roll(self.moves)
+        return parse(before + text, roll).moves
+
+    def _allow(self, move: Move) -> None:
+        """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
-        if name not in self._lanes:
-            raise LaneError(f"There is no lane {name!r}; there are {', '.join(self.names)}.")
-        return self._lanes[name]
+        self._answers()
+        for lane in self._crew.lost():
+            if lane.name not in Roll(self.moves).dead:  # somebody killed its process from outside
+                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
+                lane.standing = None
+        if why := Roll(self.moves).refuses(move):
+            raise BadSchedule(f'"{move}" {why}.')
+        if not self._created:
+            if held := len(self.engine.list_workflows()):
+                raise LaneError(
+                    f"The laboratory {self.engine.database.schema!r} already holds {held} workflows, and a schedule begins "
+                    "with an empty one. Reset it, then repeat the move."
+                )
+            self.engine.create_workflows(self._inputs, name=self.setting.workflow, workflow_ids=self.workflows)
+            self._created = True
 
-    def _settled(self, lane: Lane) -> Move:
-        lane.settle()
-        seen = lane.standing or lane.passed
-        if seen and seen.workflow:
-            self.workflow_id = seen.workflow
-            if lane.ended == "postponed":
-                self._owed[lane.name] = [*self._owed.get(lane.name, []), seen.workflow]
-        return Move(lane.name, lane.passed, self.next_transaction(lane.name), lane.ended)
+    def _make(self, move: Move) -> Iterator[Moved]:
+        """Each transaction or fault of the move, made and noted one after the other."""
+        if move.verb == "go" and move.times != 1:
+            yield from self._many(move)
+        else:
+            yield self._note(self._maker.make(move))
 
-    def _finish(self, target: str, name: str) -> list[Move]:
-        """The lane carried the workflow until it was no longer ready, or found nothing more to claim; its moves."""
-        moves: list[Move] = []
-        if self._is_open(target):
-            self._age(target)
-        while self._is_open(target) and not (moves and moves[-1].ended in ("idle", "crashed")):
-            moves += self.run(name)
-            passed = moves[-1].passed
-            if moves[-1].ended == "postponed" and passed and passed.workflow == target:
-                self._age(target)
-        return moves
+    def _many(self, move: Move) -> Iterator[Moved]:
+        """So many transactions, or all to the end of what the worker works on, which is noted as one move."""
+        before = len(self.moves)
+        for _ in range(move.times or MAX_TIMES):
+            moved = self._note(self._maker.make(Move("go", move.lane)))
+            yield moved
+            if move.times is None and moved.ended:
+                self.moves[before:] = [move]
+                return
+        if move.times is None:
+            raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
 
-    def _age(self, workflow_id: str) -> None:
-        with suppress(AlreadyFinished):  # nobody holds it, so there is nothing to wait for
-            self.engine.expire_lease(workflow_id)
+    def _note(self, moved: Moved) -> Moved:
+        self.moves.append(moved.move)
+        if self.watch:
+            self.watch(moved)
+        return moved
 
-    def _ready(self) -> list[dict[str, Any]]:
-        return self.engine.list_workflows(status="ready", limit=1_000_000)
+    def _number(self, workflow_id: str) -> int | None:
+        """The workflow's number, where a move has to say it."""
+        return self.workflows.index(workflow_id) + 1 if self.setting.requests > 1 else None
 
-    def _is_open(self, workflow_id: str) -> bool:
-        row = self.engine.get_workflow(workflow_id)
-        return row is not None and row["status"] == "ready"
+    def _still_open(self, names: list[str]) -> bool:
+        return any(self._maker.row(name)["status"] == "ready" for name in names)
+
+    def _seen_at(self, moved: Moved) -> datetime:
+        """When the database saw what this worker did."""
+        passed = moved.passed
+        if passed and passed.workflow:
+            for entry in reversed(self.engine.history(passed.workflow)):
+                if (entry["worker"], entry["transaction"]) == (passed.worker, passed.transaction):
+                    at: datetime = entry["at"]
+                    return at
+        return datetime.max.replace(tzinfo=UTC)
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """One move at a time. Raises LaneError if another is under way."""
+        if not self._busy.acquire(blocking=False):
+            raise LaneError("The last move is still under way; wait until it has ended, then try again.")
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _answers(self) -> None:
         """PostgreSQL answers now; asked before a move, so that a worker never leaves its place for nothing."""
@@ -216,20 +290,10 @@ class Stepper:
             with suppress(DatabaseAway):
                 self.engine.database.check()
                 return
-            self.engine.database.check()  # the pool may have held a connection from before a restart
+            self.engine.database.check()  # a kept connection may be from before a restart
         except DatabaseAway as away:
-            mend = (
-                FIRST_CELL
-                if is_embedded()
-                else "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
-            )
-            where = self.engine.database.where
-            raise DatabaseAway(f"PostgreSQL at {where} does not answer. No worker has moved. {mend}") from away
-
-    def _end_lanes(self) -> None:
-        left = [name for name, lane in self._lanes.items() if not lane.end()]
-        if left:
-            raise LaneError(
-                f"The worker of {', '.join(left)} is inside a step or tool that has not returned within "
-                f"{self.patience:g} s. It stops at its next transaction; restart the kernel if it never gets there."
-            )
+            mend = "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
+            raise DatabaseAway(
+                f"PostgreSQL at {self.engine.database.where} does not answer. No worker has moved. "
+                f"{FIRST_CELL if is_embedded() else mend}"
+            ) from away
