@@ -82,12 +82,10 @@ def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> s
     `labels` names parts by their gid, for screen readers and as tooltips; a gid that begins with `halo` gets a paper edge.
     """
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0]
-    body = re.sub(
-        r"<metadata>.*?</metadata>",
-        "",
-        drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")],
-        flags=re.S,
-    )
+    body = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    # its style is for every element of the page that it stands in, so it becomes an attribute of this picture
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = f'<g stroke-linejoin="round" stroke-linecap="butt">{body.strip()}</g>'
     for colour, token in SENTINELS.items():
         body = body.replace(colour, token)
     body = (
@@ -101,5 +99,5 @@ def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> s
         name = f'aria-label="{escaped(said)}"'
         body = body.replace(f'id="{gid}">', f'id="{gid}" class="ev" {name}><title>{escaped(said)}</title>')
     body = re.sub(r'(?<=\bid=")|(?<=xlink:href="#)|(?<=url\(#)', own, body)
-    svg = frame(body.strip(), width=float(width), height=float(height), label=label, text=text)
+    svg = frame(body, width=float(width), height=float(height), label=label, text=text)
     return svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1)

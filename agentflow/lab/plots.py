@@ -235,7 +235,8 @@ def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
     See frames.effects_frame. Raises BadFrame, which names the column.
     """
     cells = effects_cells(frame)
-    wide, high = (max([1, *(cell[n] for cell in cells)]) for n in (0, 1))
+    wide = max([1, *(attempts for attempts, _, _ in cells)])
+    high = max([1, *(effects for _, effects, _ in cells)])
     with matplotlib.rc_context(_RC):
         figure, height = _figure(640, 104 + 90 * (high + 1.1))
         axes = figure.add_axes((130 / 640, 46 / height, 480 / 640, 1 - 104 / height))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,7 +31,9 @@ from ..worker import new_identity
 from .broken import texts
 from .look import query, worker_name
 from .processes import kill, start
-from .race_result import LANES, Commit, Comparison, Look, Race
+from .race_order import Commit
+from .race_result import Comparison, Look, Race
+from .schedule import LANES
 from .soak import own_schema
 
 CLOCK = "SELECT clock_timestamp() AS now"
@@ -81,10 +83,10 @@ def race(
         settings = Settings(where, database.schema, claim, lease_seconds, make_engine)
         engine = make_engine(database)
         try:
-            with _at_the_barrier(settings, LANES[:workers], patience) as racers:
+            with _at_the_barrier(settings, tuple(LANES[:workers]), patience) as racers:
                 engine.create_workflows(asked, workflow_ids=[f"request-{n}" for n in range(1, len(asked) + 1)])
                 empty = _run(racers, patience)
-            return _read(engine, claim, LANES[:workers], len(asked), empty)
+            return read_race(engine, claim, tuple(LANES[:workers]), len(asked), empty)
         finally:
             engine.close()
 
@@ -118,7 +120,7 @@ def serve(settings: Settings, lane: str, channel: Connection) -> None:
     clock = _clock(engine.database)
     channel.send("ready")
     channel.recv()
-    channel.send(_contend(engine, identity, clock))
+    channel.send(contend(engine, identity, clock))
     engine.close()
 
 
@@ -130,7 +132,7 @@ def _clock(database: Database) -> Callable[[], datetime]:
     return lambda: now + timedelta(seconds=time.monotonic() - zero)
 
 
-def _contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Empty:
+def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Empty:
     """Nothing is runnable; the empty claims on the way."""
     empty: Empty = []
     worker = engine.worker(identity)
@@ -154,20 +156,30 @@ class _Racer:
     process: BaseProcess
     channel: Connection
 
+    def tell(self, word: str) -> None:
+        """The process has been told. Raises RaceError if it has died."""
+        try:
+            self.channel.send(word)
+        except ConnectionError:
+            raise self._ended() from None
+
     def hear(self, until: float) -> Any:
         """What the process says next. Raises RaceError if it has died, or says nothing until then."""
         try:
             if self.channel.poll(max(0.0, until - time.monotonic())):
                 return self.channel.recv()
         except (EOFError, ConnectionError):
-            self.process.join(5)
-            raise RaceError(
-                f"worker {self.lane} ended of itself with exit code {self.process.exitcode}; its error is on standard "
-                "error. The others were stopped; mend that and race again."
-            ) from None
+            raise self._ended() from None
         raise RaceError(
             f"worker {self.lane} was not through in time, and all were stopped. Give more `patience`, or `keep` the "
             "schema and read its histories."
+        )
+
+    def _ended(self) -> RaceError:
+        self.process.join(5)
+        return RaceError(
+            f"worker {self.lane} ended of itself with exit code {self.process.exitcode}; its error is on standard error. "
+            "The others were stopped; mend that and race again."
         )
 
 
@@ -194,7 +206,7 @@ def _run(racers: Sequence[_Racer], patience: float) -> dict[str, Empty]:
     """All have run until nothing was runnable; the empty claims of each lane."""
     until = time.monotonic() + patience
     for racer in racers:
-        racer.channel.send("go")
+        racer.tell("go")
     empty = {racer.lane: racer.hear(until) for racer in racers}
     for racer in racers:
         racer.process.join(max(0.0, until - time.monotonic()))
@@ -226,7 +238,8 @@ ORDER BY c.at"""
 _WORLD = "SELECT coalesce(sum(attempts), 0)::int AS attempts, count(*)::int AS effects FROM tool_ledger"
 
 
-def _read(engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: dict[str, Empty]) -> Race:
+def read_race(engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: Mapping[str, Empty]) -> Race:
+    """The race whose rows stand in the engine's schema, and the empty claims that its workers told of."""
     claimed = query(engine, _CLAIMED)
     since = partial(_ms, min([row["asked_at"] for row in claimed] + [told[0][0] for told in empty.values()]))
     looks = [
