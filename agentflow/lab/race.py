@@ -12,7 +12,6 @@ claim also keeps its transaction's number and its snapshot, so that the rows say
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +29,11 @@ from ..model import Policy
 from ..worker import new_identity
 from .broken import texts
 from .look import query, worker_name
+from .own_schema import new_name, own_schema
 from .processes import kill, start
 from .race_order import Commit
 from .race_result import Comparison, Look, Race
 from .schedule import LANES
-from .soak import own_schema
 
 CLOCK = "SELECT clock_timestamp() AS now"
 ASKED = "'asked_at', statement_timestamp()"
@@ -79,7 +78,7 @@ def race(
     asked = list(requests)
     _check(asked, workers, claim)
     where = url or find_database().url.render_as_string(hide_password=False)
-    with own_schema(where, schema or f"race_{uuid.uuid4().hex[:12]}", keep, "a race") as database:
+    with own_schema(where, schema or new_name("race"), keep) as database:
         settings = Settings(where, database.schema, claim, lease_seconds, make_engine)
         engine = make_engine(database)
         try:
