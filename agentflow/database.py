@@ -7,6 +7,7 @@ itself (autocommit), whatever the server's defaults are. Read `engine` next.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import re
@@ -89,6 +90,13 @@ class Database:
             application_name=application_name or self.application_name,
         )
         other._texts = self._texts
+        return other
+
+    def with_texts(self, texts: Mapping[str, str]) -> Database:
+        """The same database and connections, asked with these texts under these names instead."""
+        other = copy.copy(self)
+        other._texts = {**self._texts, **texts}
+        _drop_in_children(other)
         return other
 
     def transact(

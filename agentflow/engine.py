@@ -29,7 +29,6 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
-from .queries import show_sql
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
@@ -53,6 +52,8 @@ class Transactions:
     `hook` is called before and after each of them with a frozen Boundary. `lease_seconds` and the other times are in
     `policy`, in seconds.
     """
+
+    journal: Any = None  # what keeps the calls of a claimed workflow, if it is not a ClaimedJournal
 
     def __init__(self, database: Database, *, policy: Policy | None = None, hook: Hook | None = None) -> None:
         self.database, self.policy, self.hook = database, policy or Policy(), hook
@@ -153,7 +154,7 @@ class Transactions:
 
     def show_sql(self, name: str) -> str:
         """The real text of a transaction."""
-        return show_sql(name, self.database.schema)
+        return self.database.sql(name)
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Transactions:
             "p_crash_budget": self.policy.crash_budget,
         }
         while True:
-            rows, _ = self.database.transact("claim", params, Boundary("claim", "before", worker=worker_id), self.hook)
+            rows = self._claim(params, Boundary("claim", "before", worker=worker_id))
             if not rows:
                 return None
             row = rows[0]
@@ -182,6 +183,9 @@ class Transactions:
                     row["id"], worker_id, row["fence_token"], row["name"], row["input"], row["checkpoints"],
                     row["attempts"], row["held_by"] is not None, lease,
                 )  # fmt: skip
+
+    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[Row]:
+        return self.database.transact("claim", params, boundary, self.hook)[0]
 
     def runnable(self, names: Sequence[str]) -> bool:
         """Whether there is work now, also behind a row that a claim skipped because it was locked."""

@@ -12,6 +12,7 @@ from ..errors import LaneError
 from ..front import Engine
 from ..model import Boundary, Policy
 from .body import engine_of_a_lane
+from .broken import engine_class
 from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
 from .playbook import workflows_for
 from .schedule import LANES, Setting
@@ -112,7 +113,5 @@ def weakened(engine: Engine, setting: Setting) -> Engine:
     if type(engine) is not Engine:
         raise LaneError(f"guards are taken away from Engine, not from {type(engine).__name__}; leave `without=` out.")
     tool = None if engine.tool is engine.world else engine.tool
-    from .broken import engine_class
-
     kind = engine_class(setting.without)
     return kind(engine.database, workflows=engine.workflows, tool=tool, policy=engine.policy, hook=engine.hook)

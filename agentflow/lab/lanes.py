@@ -30,6 +30,7 @@ from ..model import Boundary, Policy
 from ..run import Workflow
 from . import processes
 from .body import Body, Order, Report, close_lane_engine, engine_of_a_lane
+from .broken import engine_class
 from .playbook import PLAYABLE, workflows_for
 from .schedule import Setting
 
@@ -269,8 +270,6 @@ class LaneCall:
 
 def serve_lane(call: LaneCall, connection: Connection[Any, Any]) -> None:
     """This process is the worker of a lane until it is killed."""
-    from .broken import engine_class
-
     database = Database(call.url, call.schema)
     workflows = workflows_for(call.setting, call.label, {**_steady(), **call.own})
     engine = engine_class(call.setting.without)(database, workflows=workflows, policy=call.policy, tool=call.tool)

@@ -1,8 +1,9 @@
 """Moves over lanes: a laboratory in which workers commit one transaction at a time, and the schedule of what was done.
 
-What lives here: what each move of a schedule does, and what it says. What does not: the grammar (`schedule`), workers
-(`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing worker holds no transaction, and its lease
-does not end by itself, so somebody may read for an hour between two moves. Read `room` next.
+What lives here: whether a move can come now, the line so far, recovering and racing. What does not: what each move does
+(`moves`), the grammar (`schedule`), workers (`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing
+worker holds no transaction, and its lease does not end by itself, so somebody may read for an hour between two moves.
+Read `moves` next.
 """
 
 from __future__ import annotations
@@ -10,52 +11,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from ..errors import AlreadyFinished, BadSchedule, DatabaseAway, EventRefused, LaneError
+from ..errors import BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
 from ..model import Boundary
-from ..server import Server, default_home
-from .body import Asked, Ended, Report
+from ..server import Server
+from . import aim
 from .crew import Crew, Kind, weakened
-from .playbook import events_of, inputs_for
+from .moves import Maker, Moved, named
+from .playbook import inputs_for
 from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What one move did.
-
-    `passed` is the transaction behind it (None: none), `asked` the statement, `standing` where the lane's worker stands
-    now, `ended` how its run ended: completed, failed, waiting, postponed, released, lost, idle (nothing to claim), away
-    (the database), trouble. `workflow` is what it was about, `said` what there is to say if no transaction was passed.
-    """
-
-    move: Move
-    passed: Boundary | None = None
-    asked: Asked | None = None
-    standing: Boundary | None = None
-    ended: Ended | None = None
-    workflow: str | None = None
-    said: str = ""
-    trouble: str = ""
-
-    def __str__(self) -> str:
-        if self.passed is None:
-            return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
-        place = f"{self.ended}; " if self.ended else ""
-        after = "after it" if self.standing and self.standing.edge == "after" else "before"
-        where = f"stands {after}" + (f" {named(self.standing)}" if after == "before" and self.standing else "")
-        return f"{self.move}: {named(self.passed)} {self.passed.outcome}; {place}{where}"
-
-
-def named(boundary: Boundary) -> str:
-    """The transaction and its subject, such as `checkpoint classify`."""
-    return f"{boundary.transaction} {boundary.subject or ''}".strip()
 
 
 class Stepper:
@@ -81,6 +49,7 @@ class Stepper:
         self._inputs = inputs_for(setting, self._given.workflows)
         self.setting = setting
         self._crew = Crew(weakened(self._given, setting), setting, self.kind, self.patience)
+        self._maker = Maker(self.engine, self._crew, setting, self.server)
         self.moves: list[Move] = []
         self._created = False
 
@@ -134,9 +103,9 @@ class Stepper:
         left = self.left_by(lane)
         if not left:
             raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
-        rows = {one: self._row(one) for one in left}
-        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if _is_leased(row)]
-        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if _is_postponed(row)]
+        rows = {one: self._maker.row(one) for one in left}
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
         others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
         if not others and not self.is_alive(lane):
             moves, others = [*moves, Move("start", lane)], [lane]
@@ -154,7 +123,7 @@ class Stepper:
                 self._crew.lane(move.lane)
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
-            done = [self._moved(move, self._crew.lane(move.lane).settle()) for move in moves]
+            done = [self._maker.moved(move, self._crew.lane(move.lane).settle()) for move in moves]
             return [self._note(moved) for moved in sorted(done, key=self._seen_at)]
 
     def reset(self, setting: Setting | None = None) -> None:
@@ -195,7 +164,7 @@ class Stepper:
     @property
     def workflows(self) -> list[str]:
         """The ids of the setting's workflows, whether they were created yet or not."""
-        return [f"request-{number}" for number in range(1, self.setting.requests + 1)]
+        return self._maker.workflows
 
     def is_alive(self, lane: str) -> bool:
         """Whether the lane has a worker; one that has not moved yet counts."""
@@ -227,11 +196,10 @@ class Stepper:
         if self._closed or not self._created:
             return []
         gone = self._crew.gone(lane)
-        rows = {name: self._row(name) for name in self.workflows}
         return [
             name
-            for name, row in rows.items()
-            if row.get("status") == "ready" and (row["lease_owner"] in gone or _is_postponed(row))
+            for name, row in self._maker.rows().items()
+            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
         ]
 
     # -- how a move is made ------------------------------------------------------------------------------------------
@@ -257,16 +225,14 @@ class Stepper:
         """Each transaction or fault of the move, made and noted one after the other."""
         if move.verb == "go" and move.times != 1:
             yield from self._many(move)
-        elif move.verb in ("go", "halt", "lose", "renew"):
-            yield self._note(self._order(move))
         else:
-            yield self._note(getattr(self, f"_{move.verb}")(move))
+            yield self._note(self._maker.make(move))
 
     def _many(self, move: Move) -> Iterator[Moved]:
         """So many transactions, or all to the end of what the worker works on, which is noted as one move."""
         before = len(self.moves)
         for _ in range(move.times or MAX_TIMES):
-            moved = self._note(self._order(Move("go", move.lane)))
+            moved = self._note(self._maker.make(Move("go", move.lane)))
             yield moved
             if move.times is None and moved.ended:
                 self.moves[before:] = [move]
@@ -274,133 +240,18 @@ class Stepper:
         if move.times is None:
             raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
 
-    def _order(self, move: Move) -> Moved:
-        lane = self._crew.lane(move.lane)
-        at = lane.standing
-        if move.verb == "lose" and not (at and at.transaction == "tool" and at.edge == "before"):
-            place = f"{at.edge} {named(at)}" if at else "nowhere"
-            raise BadSchedule(f'"{move}" loses a reply of the tool, and {move.lane} stands {place}.')
-        if move.verb == "renew" and not (at and at.workflow):
-            raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
-        moved = self._moved(move, lane.tell(move.verb))  # type: ignore[arg-type]
-        if move.verb == "lose" and at and at.workflow:
-            self._record(at.workflow, "reply_lost", at, at.subject)
-        return moved
-
-    def _moved(self, move: Move, report: Report) -> Moved:
-        workflow = (report.passed.workflow if report.passed else None) or report.standing.workflow
-        return Moved(move, report.passed, report.asked, report.standing, report.ended, workflow, trouble=report.trouble)
-
     def _note(self, moved: Moved) -> Moved:
         self.moves.append(moved.move)
         if self.watch:
             self.watch(moved)
         return moved
 
-    def _kill(self, move: Move) -> Moved:
-        lane = self._crew.lane(move.lane)
-        at = lane.standing
-        self._record_at(at, "worker_killed")
-        lane.kill()
-        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{_where(at)}")
-
-    def _start(self, move: Move) -> Moved:
-        at = self._crew.restart(move.lane).standing
-        return Moved(move, standing=at, said=f"a new process stands in lane {move.lane}")
-
-    def _pause(self, move: Move) -> Moved:
-        lane = self._crew.lane(move.lane)
-        lane.pause()
-        self._record_at(lane.standing, "worker_paused")
-        return self._placed(move, f"{move.lane} is paused{_where(lane.standing)}")
-
-    def _resume(self, move: Move) -> Moved:
-        lane = self._crew.lane(move.lane)
-        lane.resume()
-        self._record_at(lane.standing, "worker_resumed")
-        return self._placed(move, f"{move.lane} wakes up{_where(lane.standing)}")
-
-    def _placed(self, move: Move, said: str) -> Moved:
-        at = self._crew.standing(move.lane)
-        return Moved(move, standing=at, workflow=at.workflow if at else None, said=said)
-
-    def _expire(self, move: Move) -> Moved:
-        return self._age(move, _is_leased, "lease")
-
-    def _due(self, move: Move) -> Moved:
-        return self._age(move, _is_postponed, "back-off")
-
-    def _age(self, move: Move, can_end: Callable[[dict[str, Any]], bool], noun: str) -> Moved:
-        workflow_id = self._which(move, can_end, noun)
-        with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
-            self.engine.expire_lease(workflow_id)
-        return Moved(move, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
-
-    def _deliver(self, move: Move) -> Moved:
-        workflow_id = self._addressee(move)
-        try:
-            self.engine.deliver_event(workflow_id, move.event, move.payload)
-            said = f"the event {move.event} arrives at {workflow_id}"
-        except EventRefused as refused:
-            said = str(refused)
-        return Moved(move, workflow=workflow_id, said=said)
-
-    def _forget(self, move: Move) -> Moved:
-        forgotten = self.engine.world.forget_keys()
-        return Moved(move, said=f"the tool has forgotten {forgotten} of its keys")
-
-    def _restart(self, move: Move) -> Moved:
-        server = self.server or self._embedded()
-        server.crash()
-        server.start()
-        open_ones = [name for name in self.workflows if self._row(name)["finished_at"] is None]
-        for workflow_id in open_ones:
-            self._record(workflow_id, "database_restarted")
-        about = open_ones[0] if open_ones else self.workflows[0]
-        return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
-
-    # -- what a move is about ------------------------------------------------------------------------------------------
-
-    def _which(self, move: Move, can_end: Callable[[dict[str, Any]], bool], noun: str) -> str:
-        """The workflow whose lease or back-off the move ends. Raises BadSchedule."""
-        found = [name for name in self.workflows if can_end(self._row(name))]
-        if move.request:
-            if self.workflows[move.request - 1] not in found:
-                raise BadSchedule(f'"{move}": request-{move.request} has no {noun} that could end.')
-            return self.workflows[move.request - 1]
-        if not found:
-            raise BadSchedule(f'"{move}": no workflow has a {noun} that could end.')
-        if len(found) > 1:
-            which = " or ".join(f"{move.verb}@{self.workflows.index(name) + 1}" for name in found)
-            raise BadSchedule(f'"{move}": several have a {noun}; say {which}.')
-        return found[0]
-
-    def _addressee(self, move: Move) -> str:
-        """The workflow that the event goes to. Raises BadSchedule if nobody awaits it."""
-        known = events_of(self.setting.workflow)
-        if known is not None and move.event not in known:
-            waits = f"waits for {' and '.join(known)}" if known else "waits for no event"
-            raise BadSchedule(f'"{move}": nobody awaits it; {self.setting.workflow} {waits}.')
-        chosen = [self.workflows[move.request - 1]] if move.request else self.workflows
-        rows = [row for row in map(self._row, chosen) if row["status"] in ("ready", "waiting")]
-        rows = [row for row in rows if row["waiting_for"] == move.event] or rows
-        if not rows:
-            raise BadSchedule(f'"{move}": nobody awaits it; no workflow is open.')
-        if len(rows) > 1:
-            raise BadSchedule(f'"{move}": several could get it; say which, such as {replace(move, request=1)}.')
-        if rows[0]["waiting_for"] not in (None, move.event):
-            raise BadSchedule(f'"{move}": nobody awaits it; {rows[0]["id"]} waits for {rows[0]["waiting_for"]}.')
-        return str(rows[0]["id"])
-
     def _number(self, workflow_id: str) -> int | None:
         """The workflow's number, where a move has to say it."""
         return self.workflows.index(workflow_id) + 1 if self.setting.requests > 1 else None
 
     def _still_open(self, names: list[str]) -> bool:
-        return any(self._row(name)["status"] == "ready" for name in names)
-
-    def _row(self, workflow_id: str) -> dict[str, Any]:
-        return self.engine.get_workflow(workflow_id) or {"status": "gone", "waiting_for": None}
+        return any(self._maker.row(name)["status"] == "ready" for name in names)
 
     def _seen_at(self, moved: Moved) -> datetime:
         """When the database saw what this worker did."""
@@ -411,15 +262,6 @@ class Stepper:
                     at: datetime = entry["at"]
                     return at
         return datetime.max.replace(tzinfo=UTC)
-
-    def _record(self, workflow_id: str, fault: str, at: Boundary | None = None, subject: str | None = None) -> None:
-        who = {"worker": at.worker, "token": at.token} if at else {}
-        self.engine.record_fault(workflow_id, fault, at=subject, **who)  # type: ignore[arg-type]
-
-    def _record_at(self, at: Boundary | None, fault: str) -> None:
-        """The history of what the worker works on says what befell it, and where; without a workflow there is none."""
-        if at and at.workflow:
-            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
 
     # -- the database --------------------------------------------------------------------------------------------------
 
@@ -446,25 +288,3 @@ class Stepper:
                 f"PostgreSQL at {self.engine.database.where} does not answer. No worker has moved. "
                 f"{FIRST_CELL if is_embedded() else mend}"
             ) from away
-
-    def _embedded(self) -> Server:
-        server = Server(default_home())
-        if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
-            raise BadSchedule('"restart" restarts the embedded server only, and this laboratory is on another one.')
-        return server
-
-
-def _where(at: Boundary | None) -> str:
-    return f" {at.edge} {named(at)}" if at else ""
-
-
-def _is_leased(row: dict[str, Any]) -> bool:
-    """Whether a lease of the workflow could end. Leases of a laboratory last a day, so clocks need not agree well."""
-    until = row.get("lease_expires_at")
-    return row["status"] == "ready" and until is not None and until > datetime.now(UTC)
-
-
-def _is_postponed(row: dict[str, Any]) -> bool:
-    """Whether the workflow waits out a back-off."""
-    free = row["status"] == "ready" and row["lease_owner"] is None
-    return bool(free and row["next_run_at"] > datetime.now(UTC))
