@@ -70,7 +70,10 @@ def soak(
         raise SoakError(
             "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
         )
-    with _spooled(requests) as (spool, total), own_schema(url, schema or new_name(f"soak_{seed % 10**9}"), keep) as database:
+    with (
+        _spooled(requests) as (spool, total),
+        own_schema(url, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
+    ):
         plan = plan_kills(seed, total, kills)
         settings = Settings(
             url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
