@@ -218,7 +218,12 @@ class Stepper:
         """The moves of a line without a setting, as they follow what was made so far. Raises BadSchedule."""
         before = str(Schedule(self.setting)) + " " if self.setting != Setting() else ""
         self._notice()
-        return parse(before + text, Roll(self.moves)).moves
+        schedule = parse(before + text, Roll(self.moves))
+        if schedule.setting != self.setting:
+            raise BadSchedule(
+                f'"{schedule.setting}" begins a new line; play the whole line, or reset to that setting first.'
+            )
+        return schedule.moves
 
     def _allow(self, move: Move) -> None:
         """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
@@ -281,7 +286,8 @@ class Stepper:
         passed = moved.passed
         if passed and passed.workflow:
             for entry in reversed(self.engine.history(passed.workflow)):
-                if (entry["worker"], entry["transaction"]) == (passed.worker, passed.transaction):
+                its = entry["worker"] in (passed.worker, None)  # the world's entries name no worker
+                if its and entry["transaction"] == passed.transaction:
                     at: datetime = entry["at"]
                     return at
         return datetime.max.replace(tzinfo=UTC)
