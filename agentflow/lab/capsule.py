@@ -143,7 +143,7 @@ def canonical(history: Iterable[Mapping[str, Any]]) -> list[Entry]:
     """The entries as they are on every machine but for MEASURED, which becomes seconds since the first entry.
 
     Worker identities become the names of their lanes: `A` for the first that is seen in time, `A.2` for the second, so
-    that `look.worker_name()` still gives `A`. Effects are counted from 1. The canonical form of it is itself.
+    that `look.worker_name()` still gives `A`. Each workflow's effects are counted from 1. Done again it changes nothing.
     """
     entries = list(history)
     in_time = sorted(entries, key=lambda entry: entry["at"])
@@ -165,8 +165,14 @@ def _lane_names(in_time: list[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _effect_numbers(in_time: list[Mapping[str, Any]]) -> dict[Any, int]:
-    known = dict.fromkeys((entry["detail"] or {}).get("effect_id") for entry in in_time)
-    return {effect: number for number, effect in enumerate((one for one in known if one is not None), 1)}
+    numbers: dict[Any, int] = {}
+    effects: Counter[str] = Counter()
+    for entry in in_time:
+        effect = (entry["workflow_id"], (entry["detail"] or {}).get("effect_id"))
+        if effect[1] is not None and effect not in numbers:
+            effects[effect[0]] += 1
+            numbers[effect] = effects[effect[0]]
+    return numbers
 
 
 def _canonical_entry(
@@ -176,7 +182,7 @@ def _canonical_entry(
     if detail and detail.get("held_by"):
         detail["held_by"] = workers.get(detail["held_by"], worker_name(detail["held_by"]))
     if detail and detail.get("effect_id") is not None:
-        detail["effect_id"] = effects[detail["effect_id"]]
+        detail["effect_id"] = effects[entry["workflow_id"], detail["effect_id"]]
     if detail and isinstance(detail.get("asked_at"), str):
         detail["asked_at"] = _since(first, datetime.fromisoformat(detail["asked_at"]))
     worker = workers[entry["worker"]] if entry["worker"] else None
