@@ -336,7 +336,7 @@ def play(
     if capsule:
         played.capsule.save(capsule)
     if svg:
-        svg.write_text(played.capsule.svg(), encoding="utf-8")
+        played.capsule.draw(svg)
     if as_json:
         _print_json(played.to_dict())
     else:

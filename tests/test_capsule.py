@@ -14,9 +14,11 @@ import pytest
 
 from agentflow import Engine
 from agentflow.errors import BadCapsule
-from agentflow.lab.capsule import MEASURED, Capsule, canonical, capture, first_divergence
+from agentflow.lab.canonical import MEASURED, canonical
+from agentflow.lab.capsule import Capsule, capture, first_divergence
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.stepper import Stepper
+from agentflow.lab.timeline import timeline
 from tests.conftest import rows
 from tests.programs import ROOT
 
@@ -161,6 +163,18 @@ def test_a_capsule_is_read_without_a_database(play: Callable[..., Capsule], tmp_
     assert "2 attempts left 1 business effect." in done.stdout
 
 
+@pytest.mark.parametrize("line", [GAP, "requests=2 A*2 A! A+ A A! A+ expire@1 A*2 B"])
+def test_a_capsule_shows_the_picture_of_the_live_run(
+    play: Callable[..., Capsule], engine: Engine, tmp_path: Path, line: str
+) -> None:
+    capsule = play(line)
+    live = {one: timeline(engine.history(one), schedule=line) for one in capsule.workflows}
+    files = Capsule.load(capsule.save(tmp_path / "run.json")).draw(tmp_path / "run.svg")
+    assert [file.name for file in files] == ["run.svg", "run-request-2.svg"][: len(live)]
+    assert [file.read_text(encoding="utf-8").strip() for file in files] == [one.svg for one in live.values()]
+    assert all(one.svg in capsule._repr_html_() for one in live.values())
+
+
 def test_what_workflows_bring_along_is_escaped(play: Callable[..., Capsule]) -> None:
     capsule = play("workflow=approval_agent A* event:approval")
     hostile = "<script>alert(1)</script>"
@@ -255,10 +269,10 @@ def test_a_change_of_what_a_clock_measured_is_not_noticed(play: Callable[..., Ca
     [
         (
             "A*5 A! expire B*", "A*4 A! expire B*",
-            'request-1, entry 6: "The tool carries out resolve-account: the effect exists." against "worker_killed before tool',
+            'request-1, entry 6: "A calls the tool; the tool commits business effect 1',
         ),
         ("A*3", "A*2", 'request-1, entry 4: "A commits checkpoint plan with token 1." against nothing, the history has ended'),
-        ("A*3", "B*3", 'request-1, entry 2: "A claims it with token 1." against "B claims it with token 1."'),
+        ("A*3", "B*3", 'request-1, entry 2: "A claims it: token 1." against "B claims it: token 1."'),
         ("requests=2 A* B", "requests=2 A* B*", 'request-2, entry 3: nothing, the history has ended against "B commits'),
         ("A*7", "A*", "the histories agree; schedule: A*7 against A*"),
         ("model=varying A*2", "A*2", "the histories agree; schedule"),

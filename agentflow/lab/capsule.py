@@ -1,34 +1,32 @@
 """The run capsule: one history with the line that made it, in one small JSON that says whether it is still the same.
 
-What lives here: the canonical form of a history (the same on every machine), its hash, saving and loading, and where two
-capsules part. What does not: playing (`stepper`), pictures (`timeline`). A loaded capsule needs no database to be read.
+What lives here: capturing, the hash, saving and loading, and where two capsules part. What does not: the form of the
+entries (`canonical`), playing (`stepper`), pictures (`timeline`). A loaded capsule needs no database to be read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import html
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadCapsule, BadSchedule
 from ..front import Engine
+from .canonical import Entry, agreed, canonical
 from .crew import Kind
-from .look import STYLE, Table, counted, entry_sentence, worker_name
+from .look import STYLE, counted
 from .schedule import Setting, parse
+from .sentences import sentences
 from .stepper import Stepper
+from .timeline import Timeline, timeline
 
 VERSION = 1
 MAX_BYTES = 16 * 2**20
-MEASURED = frozenset({"at", "asked_at", "replay_ms"})
-"""What a clock measured: kept in a capsule, and not in its hash."""
-
-Entry = dict[str, Any]
 _TEXT, _MAYBE, _NUMBER = str, (str, type(None)), (int, float)
 _ENTRY: Mapping[str, Any] = {
     "workflow_id": _TEXT, "n": int, "at": _NUMBER, "event": _TEXT, "transaction": _MAYBE, "subject": _MAYBE,
@@ -66,7 +64,7 @@ class Capsule:
     @property
     def hash(self) -> str:
         """The same for every run that agrees in all but what a clock measured."""
-        must_agree = {**vars(self), "history": [_agreed(entry) for entry in self.history], "version": VERSION}
+        must_agree = {**vars(self), "history": [agreed(entry) for entry in self.history], "version": VERSION}
         text = json.dumps(must_agree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -110,8 +108,21 @@ class Capsule:
         told = []
         for workflow_id in self.workflows:
             told += [f"{workflow_id}"] if len(self.workflows) > 1 else []
-            told += [f"{entry['n']:>3}. {entry_sentence(entry)}" for entry in self.entries(workflow_id)]
+            told += [f"{n:>3}. {said}" for n, said in enumerate(sentences(self.entries(workflow_id)), 1)]
         return told
+
+    def picture(self, workflow_id: str = "request-1") -> Timeline:
+        """The timeline of one workflow."""
+        return timeline(self.entries(workflow_id), schedule=self.schedule)
+
+    def draw(self, path: str | Path) -> list[Path]:
+        """The timeline is in the file, as SVG; of several workflows each has a file, `gap.svg`, `gap-request-2.svg`.
+
+        Raises OSError.
+        """
+        first = Path(path)
+        names = [first, *(first.with_stem(f"{first.stem}-{workflow_id}") for workflow_id in self.workflows[1:])]
+        return [self.picture(one).save(name) for one, name in zip(self.workflows or ["request-1"], names, strict=True)]
 
     def __repr__(self) -> str:
         return "\n".join([self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"])
@@ -121,10 +132,9 @@ class Capsule:
         return [self.outcome["sentence"], *self.outcome["problems"]]
 
     def _repr_html_(self) -> str:
-        rows = [{"n": entry["n"], "entry": entry_sentence(entry)} for entry in self.history]
-        head = Table([{"schedule": self.schedule, "hash": self.hash[:12]}]).to_html()
-        said = Table([{"outcome": line} for line in self.said()]).to_html()
-        return f'{STYLE}<div class="af-look">{head}{Table(rows, "history").to_html()}{said}</div>'
+        pictures = "".join(self.picture(workflow_id).html for workflow_id in self.workflows)
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.said(), f"hash {self.hash[:12]}"))
+        return f'{STYLE}{pictures}<div class="af-look">{said}</div>'
 
 
 # -- from a laboratory -------------------------------------------------------------------------------------------------
@@ -137,70 +147,6 @@ def capture(stepper: Stepper) -> Capsule:
     requests = [{"workflow_id": row["id"], "input": row["input"]} for row in found]
     history = canonical(entry for row in found for entry in engine.history(row["id"]))
     return Capsule(stepper.line, type(engine).__name__, requests, history, _outcome(engine, found))
-
-
-def canonical(history: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """The entries as they are on every machine but for MEASURED, which becomes seconds since the first entry.
-
-    Worker identities become the names of their lanes: `A` for the first that is seen in time, `A.2` for the second, so
-    that `look.worker_name()` still gives `A`. Each workflow's effects are counted from 1. Done again it changes nothing.
-    """
-    entries = list(history)
-    in_time = sorted(entries, key=lambda entry: entry["at"])
-    first = in_time[0]["at"] if entries else None
-    workers, effects = _lane_names(in_time), _effect_numbers(in_time)
-    return [_canonical_entry(entry, first, workers, effects) for entry in entries]
-
-
-def _lane_names(in_time: list[Mapping[str, Any]]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    starts: Counter[str] = Counter()
-    for entry in in_time:
-        identity = entry["worker"]
-        if identity and identity not in names:
-            lane = worker_name(identity)
-            starts[lane] += 1
-            names[identity] = lane if starts[lane] == 1 else f"{lane}.{starts[lane]}"
-    return names
-
-
-def _effect_numbers(in_time: list[Mapping[str, Any]]) -> dict[Any, int]:
-    numbers: dict[Any, int] = {}
-    effects: Counter[str] = Counter()
-    for entry in in_time:
-        effect = (entry["workflow_id"], (entry["detail"] or {}).get("effect_id"))
-        if effect[1] is not None and effect not in numbers:
-            effects[effect[0]] += 1
-            numbers[effect] = effects[effect[0]]
-    return numbers
-
-
-def _canonical_entry(
-    entry: Mapping[str, Any], first: Any, workers: Mapping[str, str], effects: Mapping[Any, int]
-) -> Entry:
-    detail = dict(entry["detail"]) if entry["detail"] is not None else None
-    if detail and detail.get("held_by"):
-        detail["held_by"] = workers.get(detail["held_by"], worker_name(detail["held_by"]))
-    if detail and detail.get("effect_id") is not None:
-        detail["effect_id"] = effects[entry["workflow_id"], detail["effect_id"]]
-    if detail and isinstance(detail.get("asked_at"), str):
-        detail["asked_at"] = _since(first, datetime.fromisoformat(detail["asked_at"]))
-    worker = workers[entry["worker"]] if entry["worker"] else None
-    kept = {name: entry[name] for name in _ENTRY}
-    return {**kept, "at": _since(first, entry["at"]), "worker": worker, "detail": detail}
-
-
-def _since(first: Any, at: Any) -> float:
-    """Seconds from the first entry; those that are already counted from there stay."""
-    return round((at - first).total_seconds(), 6) if isinstance(at, datetime) else float(at)
-
-
-def _agreed(entry: Entry | None) -> Entry | None:
-    """The entry without what a clock measured."""
-    if entry is None:
-        return None
-    detail = entry["detail"] and {name: value for name, value in entry["detail"].items() if name not in MEASURED}
-    return {**{name: value for name, value in entry.items() if name not in MEASURED}, "detail": detail}
 
 
 # -- what it came to ---------------------------------------------------------------------------------------------------
@@ -321,10 +267,11 @@ def _unlike(what: str, value: Any, shape: Mapping[str, Any]) -> str:
 def first_divergence(one: Capsule, other: Capsule) -> str | None:
     """Where two runs part: workflow, number of the entry, and what stands in each. None if they agree."""
     for workflow_id in dict.fromkeys([*one.workflows, *other.workflows]):
-        pairs = zip_longest(one.entries(workflow_id), other.entries(workflow_id))
-        for number, (here, there) in enumerate(pairs, 1):
-            if _agreed(here) != _agreed(there):
-                return f"{workflow_id}, entry {number}: {_apart(here, there)}"
+        left, right = one.entries(workflow_id), other.entries(workflow_id)
+        said = zip_longest(sentences(left), sentences(right))
+        for number, (here, there, words) in enumerate(zip_longest(left, right, said), 1):
+            if agreed(here) != agreed(there):
+                return f"{workflow_id}, entry {number}: {_apart(here, there, *words)}"
     for part in ("requests", "outcome", "schedule", "engine"):
         here, there = getattr(one, part), getattr(other, part)
         if here != there:
@@ -332,14 +279,13 @@ def first_divergence(one: Capsule, other: Capsule) -> str | None:
     return None
 
 
-def _apart(here: Entry | None, there: Entry | None) -> str:
+def _apart(here: Entry | None, there: Entry | None, said: str | None, other: str | None) -> str:
     """What stands in each, in words; where the words are the same, the members that differ."""
-    if here is None or there is None or entry_sentence(here) != entry_sentence(there):
-        said = [f'"{entry_sentence(one)}"' if one else "nothing, the history has ended" for one in (here, there)]
-        return " against ".join(said)
-    left, right = _agreed(here) or {}, _agreed(there) or {}
+    if said != other:
+        return " against ".join(f'"{one}"' if one else "nothing, the history has ended" for one in (said, other))
+    left, right = agreed(here) or {}, agreed(there) or {}
     apart = [f"{name} {_short(left[name])} against {_short(right[name])}" for name in left if left[name] != right[name]]
-    return f'"{entry_sentence(here)}", but {", ".join(apart)}'
+    return f'"{said}", but {", ".join(apart)}'
 
 
 def _short(value: Any) -> str:
