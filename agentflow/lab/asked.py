@@ -15,7 +15,7 @@ from typing import Any
 
 from ..schema import WORLD_SUFFIX
 from ..statements import quoted
-from .look import worker_name
+from .entries import worker_name
 
 DAY = 86_400.0
 LONGEST = 120  # characters of one value

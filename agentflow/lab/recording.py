@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .body import Asked
-from .look import worker_name
+from .entries import worker_name
 from .moves import Moved, named
 from .stepper import Stepper
 
@@ -90,6 +90,14 @@ class Recording:
         lanes = tuple(self._lane(name, rows) for name in self._stepper.lanes)
         self.frames.append(Frame(moved, self._stepper.line, rows, lengths, lanes, statement))
 
+    def catch_up(self) -> None:
+        """A last frame shows what is written now, although no move was told: one that did not end wrote it."""
+        rows, last = self._read(), self.frames[-1]
+        lengths = {name: len(entries) for name, entries in self._entries.items()}
+        lanes = tuple(self._lane(name, rows) for name in self._stepper.lanes)
+        if (rows, lanes) != (last.rows, last.lanes):
+            self.frames.append(replace(last, moved=None, rows=rows, lengths=lengths, lanes=lanes))
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """What is noted meanwhile happened at once: one frame shows it."""
@@ -150,9 +158,7 @@ class Recording:
             return None
         passed, lane = moved.passed, "" if self._is_creation(moved) else moved.move.lane
         none = passed and (passed.outcome != "committed" or passed.workflow is None)
-        return Statement(
-            moved.asked.name, self._stepper.sql(moved.asked.name), moved.asked, lane, 0 if none else 1
-        )
+        return Statement(moved.asked.name, self._stepper.sql(moved.asked.name), moved.asked, lane, 0 if none else 1)
 
     def _lane(self, name: str, rows: Mapping[str, Row]) -> LaneView:
         stepper, at = self._stepper, self._stepper.standing(name)

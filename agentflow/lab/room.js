@@ -26,8 +26,8 @@ if (room && !room.dataset.ready) {
       const mark = marks().find(m => label(m) === stood);
       if (mark && document.activeElement !== mark && (document.activeElement === document.body || room.contains(document.activeElement) && document.activeElement.closest('.af-tl'))) { quiet = true; rove(mark); mark.focus({preventScroll: true}); quiet = false; }
     } else if (scroller) {
-      const mark = marks().find(m => label(m) === (room.querySelector('.af-entry input') || {}).value);
-      if (mark) scroller.scrollLeft += mark.getBoundingClientRect().right - scroller.getBoundingClientRect().right + 60;
+      const mark = marks().find(m => label(m) === scroller.dataset.entry);
+      if (mark) scroller.scrollLeft += mark.getBoundingClientRect().right - scroller.getBoundingClientRect().right + 90;
     }
   };
   let quiet = false, later = 0;

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -149,26 +150,27 @@ class ControlRoom(Stage):
         return found
 
     def _workers(self) -> widgets.Box:
-        boxes = []
-        for name in LANES:
-            line = _html("af-line")
-            buttons = [
-                self._button(f"Step {name}", lambda n=name: self._go(n), "Commit the next transaction", 190, name),
-                self._button(f"Crash {name}", lambda n=name: self.crash(n), "Kill the worker where it stands", 64, name),
-                self._button(f"Pause {name}", lambda n=name: self._sleep(n), "The worker does nothing for a while", 70, name),
-                self._button(
-                    f"Recover {name}", lambda n=name: self.recover(n),
-                    "Let another worker finish what this one left; the moves are printed", 80, name,
-                ),
-            ]  # fmt: skip
-            buttons[0].add_class("af-step")
-            lane = widgets.VBox([line, _row(buttons, "af-buttons")])
-            lane.add_class("af-lane").add_class(f"af-lane-{name}")
-            self._lanes[name] = lane, line
-            boxes.append(lane)
-        box = widgets.Box(boxes)
+        box = widgets.Box([self._lane(name) for name in LANES])
         box.add_class("af-workers")
         return box
+
+    def _lane(self, name: str) -> widgets.VBox:
+        line = _html("af-line")
+        verbs: tuple[tuple[str, Callable[[str], Any], str, int], ...] = (
+            ("Step", self._go, "Commit the next transaction", 190),
+            ("Crash", self.crash, "Kill the worker where it stands", 64),
+            ("Pause", self._sleep, "The worker does nothing for a while", 70),
+            ("Recover", self.recover, "Let another worker finish what this one left; the moves are printed", 80),
+        )
+        buttons = [
+            self._button(f"{verb} {name}", partial(act, name), tooltip, width, name)
+            for verb, act, tooltip, width in verbs
+        ]
+        buttons[0].add_class("af-step")
+        lane = widgets.VBox([line, _row(buttons, "af-buttons")])
+        lane.add_class("af-lane").add_class(f"af-lane-{name}")
+        self._lanes[name] = lane, line
+        return lane
 
     def _controls(self) -> widgets.HBox:
         self._of = _html("af-of")
@@ -269,7 +271,8 @@ class ControlRoom(Stage):
             self._ignored = 0
         with self._drawn():
             scene = self.scene()
-            self._picture.value = f'<div class="tl">{scene.picture}</div>'
+            at = scene.entry or scene.length
+            self._picture.value = f'<div class="tl" data-entry="{at}">{scene.picture}</div>'
             for lane in scene.lanes:
                 self._draw_lane(lane)
             self._panes.value, self._head.value = room_view.panes(scene), room_view.head(scene)

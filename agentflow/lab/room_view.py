@@ -68,7 +68,9 @@ def head(scene: Scene) -> str:
     """Which workflow, its state, the fencing token and the lease."""
     state = scene.row["state"] if scene.row else "none"
     token = scene.row["fence_token"] if scene.row else 0
-    setting = f'<span class="m set" title="{clean(scene.setting)}">{clean(scene.setting)}</span>' if scene.setting else ""
+    setting = (
+        f'<span class="m set" title="{clean(scene.setting)}">{clean(scene.setting)}</span>' if scene.setting else ""
+    )
     return (
         f'<div class="head"><span><b>{clean(scene.name)}</b> <code>{clean(scene.workflow)}</code></span>{setting}'
         f'<span><span class="m">state</span> <span class="chip">{clean(state)}</span></span>'
@@ -150,10 +152,11 @@ def table(grid: Grid) -> str:
     for row in grid.rows:
         cells = []
         for column, cell in zip(grid.columns, row, strict=True):
-            was = f"<small>was {_cell(cell.was)}</small>" if cell.was is not None else ""
+            wide = column in WIDE
+            was = f"<small>was {_cell(cell.was, wide)}</small>" if cell.was is not None else ""
             full = f' title="{clean(cell.full)}"' if cell.full else ""
-            kind = " ".join(["ch"] * cell.changed + ["w"] * (column in WIDE))
-            cells.append(f'<td class="{kind}"{full}>{_cell(cell.text)}{was}</td>')
+            kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
+            cells.append(f'<td class="{kind}"{full}>{_cell(cell.text, wide)}{was}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     none = f'<tr><td class="null" colspan="{len(grid.columns)}">0 rows</td></tr>'
     scroll = ' class="tall" tabindex="0"' if len(grid.rows) > 8 else ""
@@ -163,8 +166,8 @@ def table(grid: Grid) -> str:
     )
 
 
-def _cell(said: str) -> str:
-    return '<span class="null">null</span>' if said == "NULL" else _breaking(said)
+def _cell(said: str, wide: bool) -> str:
+    return '<span class="null">null</span>' if said == "NULL" else _breaking(said) if wide else clean(said)
 
 
 def _breaking(said: str) -> str:
@@ -175,11 +178,11 @@ def _breaking(said: str) -> str:
 def _sql(scene: Scene) -> str:
     last = scene.statement
     if last is None:
-        return '<h4>last transaction: none yet</h4>'
+        return "<h4>last transaction: none yet</h4>"
     by = f"by worker {last.who}" if last.who else "by the laboratory"
     text = marked(last.name, filled(last.text, scene.schema, last.asked.params))
     return (
-        f'<h4>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, "row")}</h4>'
+        f"<h4>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, 'row')}</h4>"
         f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {clean(last.name)}">{text}</pre>'
     )
 
@@ -187,7 +190,8 @@ def _sql(scene: Scene) -> str:
 def history(scene: Scene) -> str:
     """The text twin of the timeline."""
     lines = "".join(f"<li>{clean(line)}</li>" for line in scene.history)
-    return f'<details class="twin" open><summary>history as text, {counted(scene.length, "entry", "entries")}</summary><ol>{lines}</ol></details>'
+    entries = counted(scene.length, "entry", "entries")
+    return f'<details class="twin" open><summary>history as text, {entries}</summary><ol>{lines}</ol></details>'
 
 
 def static(scene: Scene) -> str:

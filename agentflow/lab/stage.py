@@ -7,7 +7,7 @@ was. What does not: buttons (`room`), HTML (`room_view`), the moves themselves (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from ..errors import BadSchedule, DatabaseAway, LaneError
@@ -36,10 +36,14 @@ class Moves(list[Moved]):
         return "\n".join(map(str, self))
 
 
-def as_line(setting: Setting | Schedule | str | None) -> str:
-    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself."""
+def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
+    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
+
+    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
+    """
     if setting is None:
-        return ""
+        known = list(workflows)
+        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
     return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)
 
 
@@ -47,14 +51,18 @@ class Stage:
     """Lanes, rows and history of one laboratory, now or as of an earlier entry; it begins empty.
 
     `setting` is a Setting, a schedule line or a preset's name, played at once. No move waits longer than `patience`
-    seconds for a worker. Each method tells `_changed()` when what is on screen is different.
+    seconds for a worker. Each method tells `_changed()` when what is on screen is different. Raises BadSchedule for a line
+    that cannot be read.
     """
 
     def __init__(
         self, engine: Engine, setting: Setting | Schedule | str | None = None, *, lanes: Kind = "thread",
         patience: float = 10.0, server: Server | None = None,
     ) -> None:  # fmt: skip
-        self.stepper = Stepper(engine, lanes=lanes, patience=patience, server=server, watch=self._watch)
+        self._first = parse(as_line(setting, engine.workflows))
+        self.stepper = Stepper(
+            engine, self._first.setting, lanes=lanes, patience=patience, server=server, watch=self._watch
+        )
         self.recording = Recording(self.stepper)
         self.entry: int | None = None  # the entry that is looked at; None: now
         self.chosen: str | None = None  # the workflow that is shown; None: the one that was last worked on
@@ -62,7 +70,6 @@ class Stage:
         self.said, self.remark = NOTHING, ""
         self.trouble: Trouble | None = None
         self.away = self.closed = False
-        self._first = as_line(setting)
 
     def _watch(self, moved: Moved) -> None:
         self.recording.note(moved)
@@ -98,7 +105,9 @@ class Stage:
 
     def expire(self, workflow: str | None = None) -> Moved:
         """The lease ended: of this workflow, or of the only leased one, or of the shown one."""
-        return self.move(Move("expire", request=self._number(workflow, lambda row: bool(holder(row)))))[-1]
+        return self.move(
+            Move("expire", request=self._number(workflow, lambda row: bool(holder(row)) and not row["expired"]))
+        )[-1]
 
     def due(self, workflow: str | None = None) -> Moved:
         """The back-off ended: of this workflow, or of the only one that waits one out, or of the shown one."""
@@ -183,7 +192,9 @@ class Stage:
         with self._looking():
             last = self.length
             if not 1 <= entry <= last:
-                raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}.")
+                raise BadSchedule(
+                    f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}."
+                )
             self.entry = None if entry == last else entry
             return f"{entry}. {self.sentences[entry - 1]}"
 
@@ -218,7 +229,8 @@ class Stage:
         with self._looking():
             if workflow is not None and workflow not in self.stepper.workflows:
                 raise BadSchedule(f"There is no {workflow}; there are {', '.join(self.stepper.workflows)}.")
-            self.chosen, self.entry = workflow, None
+            self.chosen, self.entry, self.remark = workflow, None, ""
+            self.said = f"{self.length}. {self.sentences[-1]}" if self.length else NOTHING
 
     def scale(self, axis: Axis) -> None:
         """The timeline's x axis counts entries, or shows milliseconds."""
@@ -298,10 +310,10 @@ class Stage:
         with self._acting():
             return self._play(self._first)
 
-    def _play(self, line: str) -> Moves:
+    def _play(self, line: str | Schedule) -> Moves:
         """The line was played; if it fails on its way, what was there before was played again."""
         old, was, moves = self.recording, self.stepper.line, self.stepper.moves
-        schedule = parse(line)
+        schedule = parse(line) if isinstance(line, str) else line
         self.recording = Recording(self.stepper)
         try:
             done = self.stepper.play(schedule)
@@ -316,7 +328,7 @@ class Stage:
                 self.stepper.play(was)
             raise
         self.recording.frames[0] = Frame(line=str(Schedule(self.stepper.setting)))
-        self.said, self.remark = NOTHING, ""
+        self.said, self.remark, self.chosen = NOTHING, "", None
         return self._told(done)
 
     def _told(self, done: Iterable[Moved]) -> Moves:
@@ -326,13 +338,17 @@ class Stage:
             return moves
         last, frames = moves[-1], self.recording.frames
         before = frames[-2].lengths.get(self.workflow, 0)
+        known = self.recording.entries(self.workflow)[-1:]
         self.remark = ""
-        if self.length > before and last.workflow == self.workflow:
+        waited_for = last.passed and known and known[0]["transaction"] == last.passed.transaction and not last.said
+        if last.workflow == self.workflow and (self.length > before or (waited_for and last.ended != "idle")):
             self.said = f"{self.length}. {self.sentences[-1]}"
         else:
             self.said = without_entry(last, frames[-1].rows)
         if last.trouble:
-            self.trouble = Trouble(last.move.lane, last.trouble, "Its lease stays until it ends; look at the rows, or reset.")
+            self.trouble = Trouble(
+                last.move.lane, last.trouble, "Its lease stays until it ends; look at the rows, or reset."
+            )
         return moves
 
     def _number(self, workflow: str | None, wanted: Callable[[Any], bool]) -> int | None:
@@ -356,6 +372,9 @@ class Stage:
         except Exception as error:
             self.away = isinstance(error, DatabaseAway)
             self.trouble = in_words(error)
+            if isinstance(error, LaneError) and not self.closed:
+                with suppress(DatabaseAway):
+                    self.recording.catch_up()
             raise
         finally:
             self._changed()

@@ -28,8 +28,9 @@ FIRST_CELL = "Run the first cell again, which starts it, and then the cells afte
 
 
 class Stepper:
-    """Lanes over one laboratory, and the moves that were made. Each is shown to `watch` when it is done, and so is the
-    creation of the workflows before the first.
+    """Lanes over one laboratory, and the moves that were made.
+
+    Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
     `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
     than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.

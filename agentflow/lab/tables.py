@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .look import counted, worker_name
+from .entries import worker_name
+from .look import counted
 
 Row = Mapping[str, Any]
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
-LONGEST = 72  # characters of a value in a cell
+LONGEST = 100  # characters of a value in a cell
 
 
 @dataclass(frozen=True)
