@@ -6,19 +6,26 @@ What does not live here: what a move means (`stepper`), one lane (`lanes`).
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any, Literal
 
-from ..errors import LaneError
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..errors import DatabaseAway, LaneError
 from ..front import Engine
-from ..model import Boundary, Policy
+from ..model import Boundary
 from .body import engine_of_a_lane
 from .broken import engine_class
+from .laboratory import LEASE_SECONDS
 from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
 from .playbook import workflows_for
 from .schedule import LANES, Setting
 
 Kind = Literal["thread", "process"]
 SHARED_NAME = "W"
+_WAITING = """\
+SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
 class Crew:
@@ -26,7 +33,12 @@ class Crew:
 
     def __init__(self, engine: Engine, setting: Setting, kind: Kind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
-        self.policy = Policy(**{**vars(engine.policy), "unknown_outcome": setting.retry})
+        self.database_patience = min(
+            3.0, patience / 2
+        )  # a worker gives up on the database before it is given up itself
+        self.policy = replace(
+            engine.policy, unknown_outcome=setting.retry, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS
+        )  # only the move `due` ends a back-off
         self._lanes: dict[str, Lane] = {}
         self._starts: dict[str, int] = {}
         self._salt = uuid.uuid4().hex[:8]  # identities are new for each start of a worker, also after a reset
@@ -37,9 +49,9 @@ class Crew:
             raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
         if name not in self._lanes:
             lane: Lane = (
-                ThreadLane(name, self.patience, self._thread_engine)
+                ThreadLane(name, self.patience, self._reason, self._thread_engine)
                 if self.kind == "thread"
-                else ProcessLane(name, self.patience, self._call)
+                else ProcessLane(name, self.patience, self._reason, self._call)
             )
             self._start(lane)
             self._lanes[name] = lane
@@ -65,6 +77,10 @@ class Crew:
         lane = self._lanes.get(name)
         return started - {lane.identity} if lane and lane.alive and not lane.paused else started
 
+    def lost(self) -> list[Lane]:
+        """The lanes whose worker has ended without being told to."""
+        return [lane for lane in self._lanes.values() if not lane.alive]
+
     def end(self) -> None:
         """No thread or process of any lane is left. Raises LaneError if one does not end."""
         stuck = []
@@ -85,11 +101,25 @@ class Crew:
     def _identity(self, lane: str, number: int) -> str:
         return SHARED_NAME if self.setting.names == "shared" else f"{lane}.{self._salt}{number}"
 
+    def _reason(self, identity: str) -> str:
+        """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
+        database = self.engine.database.twin()
+        try:
+            with database.alchemy.connect() as connection:
+                found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
+        except (DatabaseAway, SQLAlchemyError):
+            return "PostgreSQL does not answer"
+        finally:
+            database.close()
+        if not found:
+            return ""
+        return f"its statement waits in PostgreSQL{' for a lock that another session holds' if any(found) else ''}"
+
     def _label(self, lane: str) -> str:
         return f"{lane}{self._starts[lane]}"
 
     def _thread_engine(self, lane: str, identity: str) -> Engine:
-        engine = engine_of_a_lane(self.engine, identity, self.patience)
+        engine = engine_of_a_lane(self.engine, identity, self.database_patience)
         engine.workflows = workflows_for(self.setting, self._label(lane), engine.workflows)
         engine.policy = self.policy
         return engine
@@ -98,8 +128,8 @@ class Crew:
         tool: Any = None if self.engine.tool is self.engine.world else self.engine.tool
         where = self.engine.database.url.render_as_string(hide_password=False)
         return LaneCall(
-            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy, self.patience,
-            own_functions(self.engine), tool,
+            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy,
+            self.database_patience,            own_functions(self.engine), tool,
         )  # fmt: skip
 
 
