@@ -9,18 +9,14 @@ shown by the pair matrix (`pairs`). Read `explore_graph` next.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from sqlalchemy import text
-
 from ..database import Database
 from ..errors import AgentFlowError, Suspend
 from ..front import Engine, find_database
-from ..migrations import migrate
 from ..model import Policy
 from ..run import DurableRunner, StepStore
 from .crew import weakened
@@ -31,6 +27,7 @@ from .explore_report import Exploration, Finding
 from .explore_rows import Bench
 from .explore_worker import WrongCode, watched
 from .laboratory import LEASE_SECONDS
+from .own_schema import new_name, own_schema
 from .playbook import events_of, inputs_for
 from .schedule import Move, Schedule, Setting
 
@@ -59,7 +56,7 @@ def explore(
     setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
-    with _own_schema(engine) as database, _explored(engine, database, setting) as made:
+    with own_schema(_where(engine), new_name("explore")) as database, _explored(engine, database, setting) as made:
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             graph = _prepared(bench, made, setting, bounds, workers)
@@ -72,6 +69,11 @@ def explore(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
         time.monotonic() - began, bench.asked, len(bench), tuple(_findings(graph, setting)), graph.stopped, graph,
     )  # fmt: skip
+
+
+def _where(engine: Engine | type[Engine] | None) -> str:
+    near = engine.database if isinstance(engine, Engine) else find_database()
+    return near.url.render_as_string(hide_password=False)
 
 
 def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
@@ -163,21 +165,6 @@ def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
 
 def _idle(rules: Rules, place: int) -> bool:
     return not rules.world.player.places[place].answers
-
-
-@contextmanager
-def _own_schema(engine: Engine | type[Engine] | None) -> Iterator[Database]:
-    """A migrated schema of its own on the engine's server (or the usual one), gone afterwards."""
-    near = engine.database if isinstance(engine, Engine) else find_database()
-    where = near.url.render_as_string(hide_password=False)
-    database = Database(where, f"explore_{uuid.uuid4().hex[:12]}", application_name="agentflow-explore")
-    try:
-        migrate(database, laboratory=True)
-        yield database
-    finally:
-        with database.alchemy.connect() as connection:
-            connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
-        database.close()
 
 
 @contextmanager

@@ -49,8 +49,8 @@ class Verdict:
         return explore(engine, without=self.without, **{**self.options, **options})
 
 
-_EFFECT, _TRUE, _STUCK, _ONCE = (
-    "one effect per action", "completed is true", "no workflow is stuck", "one completion",
+_EFFECT, _DONE, _ANSWER, _STUCK, _ONCE = (
+    "one effect per action", "completed means done", "the result is the tools", "no workflow is stuck", "one completion",
 )  # fmt: skip
 _STALE, _RISE = "nothing under an older token", "tokens only rise"
 SHARED: dict[str, Any] = {"names": "shared"}
@@ -93,8 +93,12 @@ VERDICTS: tuple[Verdict, ...] = (
         "checkpoint_after_step", because="a result is replayed that nobody computed", fell=_STUCK, moves="A*2 A!",
     ),
     _harm(
-        "acknowledge_after_tool", because="what is recorded cannot be the tool's answer, which came later", fell=_TRUE,
+        "acknowledge_after_tool", because="what is recorded cannot be the tool's answer, which came later", fell=_ANSWER,
         moves="A*7",
+    ),
+    _harm(
+        "acknowledge_after_tool", because="nobody calls the tool any more after a crash", fell=_DONE,
+        moves="A*5 expire B*2", stop_at="never", **SMALL,
     ),
     _redundant("intent", because="the key is made from names, and so the same one after a crash"),
     _redundant("fence_token", because="names are new for each start, so the owner tells holders apart"),
@@ -136,7 +140,10 @@ VERDICTS: tuple[Verdict, ...] = (
     ),
     _harm("fence_token", "lease_owner", "checkpoint_count", because=_TOGETHER, fell=_STUCK, moves="A expire B A B*2"),
     _redundant("fence_token", "lease_expiry", "checkpoint_count", because="the owner alone is enough, while names are new"),
-    _harm("fence_token", "lease_expiry", "checkpoint_count", because=_TOGETHER, fell=_STUCK, moves="A expire B A B*2", **SHARED),
+    _harm(
+        "fence_token", "lease_expiry", "checkpoint_count", because=_TOGETHER, fell=_STUCK, moves="A expire B A B*2",
+        **SHARED,
+    ),
     _redundant("lease_owner", "lease_expiry", "checkpoint_count", because="the token alone is enough"),
     _redundant("lease_owner", "lease_expiry", "checkpoint_count", because="the token alone is enough", **SHARED),
     _harm(
@@ -148,7 +155,10 @@ VERDICTS: tuple[Verdict, ...] = (
     _harm("key_at_execution", because="each call brings a key of its own", fell=_EFFECT, moves="A*5 expire B*2"),
     _harm("fence_read_first", because="what was read is old when the write comes", fell=_STUCK, moves="A*2 expire B A B*4"),
     _harm("claim_reads_first", because="two workers read the row before either writes", fell=_STUCK, moves="A B A*2 B*3"),
-    _harm("name_is_owner", because="the next process of the name is the owner too", fell=_STUCK, moves="A expire B A B*2", **SHARED),
+    _harm(
+        "name_is_owner", because="the next process of the name is the owner too", fell=_STUCK, moves="A expire B A B*2",
+        **SHARED,
+    ),
     _harm("status_only", because="nobody is told apart", fell=_STUCK, moves="A expire B A B*2"),
     _harm("lease_never_expires", because="what a dead worker held is held for ever", fell=_STUCK, moves="A A!"),
     _harm(
@@ -161,7 +171,10 @@ VERDICTS: tuple[Verdict, ...] = (
         "wait_reads_snapshot", because="the race lies inside a statement; the pair matrix finds it", workflow="approval_agent",
     ),
     # The promise's own edges: two failures at once, and a tool that forgets.
-    _redundant(because="a forgotten key that nobody needs any more harms nobody", forgettings=1, crashes=0, expiries=0, lost_replies=0),
+    _redundant(
+        because="a forgotten key that nobody needs any more harms nobody", forgettings=1, crashes=0, expiries=0,
+        lost_replies=0,
+    ),
     _harm(
         because="a worker is lost in the gap and the tool forgets: two failures at once", fell=_EFFECT,
         moves="A*5 expire B forget B", forgettings=1,
@@ -171,4 +184,5 @@ VERDICTS: tuple[Verdict, ...] = (
         retry="look_up",
     ),
 )  # fmt: skip
-"""Every set of guards that was explored. The default bounds are explore()'s: two workers, two crashes, two expiries, one lost reply."""
+"""Every set of guards that was explored, by default within explore()'s bounds: two workers, two crashes, two expiries, one
+lost reply."""
