@@ -32,6 +32,7 @@ from .playbook import events_of, inputs_for
 from .schedule import Move, Schedule, Setting
 
 StopAt = Literal["harm", "authority", "never"]
+MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # so long may the engine's own code take between two statements
 
 
@@ -62,12 +63,13 @@ def explore(
             graph = _prepared(bench, made, setting, bounds, workers)
             with _bar(progress) as show, watched(graph.rules.world.player, STUCK_SECONDS):
                 _search(graph, began + time_limit, moves, _enough(stop_at), show)
+            findings = tuple(_findings(graph, setting))
         finally:
             bench.close()
     counts = graph.counts() if not graph.stopped else None
     return Exploration(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
-        time.monotonic() - began, bench.asked, len(bench), tuple(_findings(graph, setting)), graph.stopped, graph,
+        time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
     )  # fmt: skip
 
 
@@ -106,9 +108,12 @@ def _search(
 ) -> None:
     try:
         graph.search(deadline, moves, enough, show)
+        doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
-        line = Schedule(graph.rules.world.setting, tuple(graph.way(graph.at)))
-        raise ExplorerError(f"After the schedule `{line}`: {wrong} Mend it, and explore again.") from wrong
+        doubt, at = wrong, graph.at
+    if doubt:
+        line = Schedule(graph.rules.world.setting, tuple(graph.way(at)))
+        raise ExplorerError(f"After the schedule `{line}`: {doubt} Mend it, and explore again.") from doubt
 
 
 def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
@@ -150,17 +155,20 @@ def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
     state, rules = graph.states[number], graph.rules
-    free = [lane for lane, place in zip(rules.lanes, state.lanes, strict=True) if place == DEAD or _idle(rules, place)]
-    free.sort(key=lambda lane: state.lanes[rules.lanes.index(lane)] == DEAD)
-    if free:
-        lane = free[0]
-        if state.lanes[rules.lanes.index(lane)] == DEAD:
-            yield Move("start", lane)
-        workflows = rules.world.bench.rows(state.rows).workflows
-        for request, row in enumerate(workflows, 1):
-            if row["status"] == "ready" and row["lease"] == "live":
-                yield Move("expire", request=request if len(workflows) > 1 else None)
-        yield Move("go", lane, None)
+    places = dict(zip(rules.lanes, state.lanes, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    rows = state.rows
+    for _ in range(MOST_MOVES if lane else 0):
+        given = rules.world.given_time(rows)
+        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        if then == rows:
+            return
+        yield from [*given[0], Move("go", lane, None)]
+        rows = then
 
 
 def _idle(rules: Rules, place: int) -> bool:

@@ -180,8 +180,8 @@ VERDICTS: tuple[Verdict, ...] = (
         moves="A*5 expire B forget B", forgettings=1,
     ),
     _harm(
-        because="looking up finds nothing when the tool has forgotten", fell=_EFFECT, moves="A*5 expire forget B*2", forgettings=1,
-        retry="look_up",
+        because="looking up finds nothing when the tool has forgotten", fell=_EFFECT, moves="A*5 expire forget B*2",
+        forgettings=1, retry="look_up",
     ),
 )  # fmt: skip
 """Every set of guards that was explored, by default within explore()'s bounds: two workers, two crashes, two expiries, one
