@@ -83,7 +83,8 @@ def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: En
 def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
     found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), lost_replies=0)
     assert found.ok and found.graph
-    assert any("CrashBudgetSpent" in text for text in found.graph.rules.world.bench._texts)
+    bench = found.graph.rules.world.bench
+    assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
 
 
 def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
@@ -244,7 +245,7 @@ def test_no_question_is_asked_twice_and_what_is_remembered_is_what_postgresql_sa
             here = text.replace(old.database.schema, lab.database.schema)
             now = bench.ask(bench.number(old.rows(number)), statement.name, here, statement.params, asks)
             assert now.key == before.key
-            assert bench._texts[now.rows] == old._texts[before.rows]
+            assert bench.text(now.rows) == old.text(before.rows)
     finally:
         bench.close()
 

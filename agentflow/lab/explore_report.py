@@ -51,6 +51,7 @@ class Exploration:
     """What an exploration came to. `stopped` names the bound that was hit; empty, the space is exhausted.
 
     `schedules` counts every different schedule that goes on until no move is possible, over the graph; None if not known.
+    What follows a harm is not explored. One transaction, fault or event is one move.
     `asked` is how many statements PostgreSQL was asked; `rows` how many different canonical rows there were.
     """
 

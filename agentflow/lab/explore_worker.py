@@ -228,9 +228,13 @@ def watched(player: Player, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _numbered_uuids() -> Iterator[None]:
-    """uuid4() gives the same values each time a program is played from its beginning."""
-    real, calls = uuid.uuid4, iter(range(1, 1_000_000))
-    uuid.uuid4 = lambda: uuid.UUID(int=next(calls), version=4)
+    """uuid4() gives this thread the same values each time a program is played from its beginning."""
+    real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
+
+    def numbered() -> uuid.UUID:
+        return uuid.UUID(int=next(calls), version=4) if threading.get_ident() == here else real()
+
+    uuid.uuid4 = numbered
     try:
         yield
     finally:
