@@ -21,6 +21,7 @@ from agentflow.lab.invariants import Mover, Transition, broken, read_rows
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.schedule import Move, Schedule, parse
 from agentflow.lab.stepper import Stepper
+from agentflow.lab.timeline import timeline
 from tests.conftest import rows
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
@@ -218,6 +219,11 @@ def test_what_the_explorer_found_happens_on_lanes_too(lab: Engine, options: dict
         assert seen(list(finding.history)) == seen(lab.history("request-1"))
 
 
+def test_a_finding_is_drawn_as_it_is(lab: Engine) -> None:
+    finding = explore(lab, without=["idempotency_key"]).findings[0]
+    assert repr(timeline(list(finding.history))).endswith("one action intent, two effects")
+
+
 def test_what_is_stuck_is_shown_by_the_moves_that_follow(lab: Engine) -> None:
     finding = explore(lab, without=["checkpoint_after_step"]).findings[0]
     assert (finding.invariant, finding.line) == ("no workflow is stuck", "without=checkpoint_after_step A*2 A!")
@@ -322,6 +328,16 @@ def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch:
     monkeypatch.setattr("agentflow.lab.explore.STUCK_SECONDS", 0.2)
     with pytest.raises(ExplorerError, match="does a loop never end"):
         explore(Loops, **SMALL)
+
+
+def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:
+    class LooksBack(Engine):
+        def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+            if self.history(claim.workflow_id):
+                super().complete_workflow(claim, result, **more)
+
+    with pytest.raises(ExplorerError, match="no part of a state"):
+        explore(LooksBack, **SMALL)
 
 
 def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
+import re
 import threading
 import time
 import traceback
@@ -36,6 +37,9 @@ Program = Callable[[Engine], str]
 
 Told = bytes | AgentFlowError
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
+
+
+_READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 
 class Stopped(CrashInjected):
@@ -183,6 +187,10 @@ class Player:
         asks = question(name, plain)
         position = len(self._asked)
         if position == len(self._answers):
+            if _READS_HISTORY.search(text):
+                self._stop(
+                    f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                )
             self._pending = Statement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
