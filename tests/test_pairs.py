@@ -13,8 +13,8 @@ from agentflow.errors import AgentFlowError
 from agentflow.lab import pairs
 from agentflow.lab.broken import engine_class
 from agentflow.lab.pairs import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair, PairMatrix, pair_matrix
-from agentflow.lab.situations import SITUATIONS, calls
 from agentflow.lab.pairs_stage import Stage
+from agentflow.lab.situations import SITUATIONS, calls
 from agentflow.statements import TRANSACTIONS
 from tests.helpers import eventually
 from tests.isolation import Session

@@ -20,8 +20,8 @@ from ..errors import AgentFlowError
 from ..front import Engine, find_database
 from ..statements import TRANSACTIONS
 from . import pairs_view
-from .situations import SITUATIONS, Call, calls
 from .pairs_stage import End, Outcome, Stage
+from .situations import SITUATIONS, Call, calls
 
 STAGES = 2  # how many pairs are played side by side, each in a schema of its own
 PASSES = ("claim", "load")
