@@ -41,9 +41,8 @@ class Timeline:
     def html(self) -> str:
         """The picture in a container that scrolls when it is wide, and its text twin, closed."""
         twin_ = f"<details><summary>History as text</summary><pre>{clean_lines(self.text)}</pre></details>"
-        fixed = (
-            f'<div style="position:sticky;left:0;width:0;height:0;z-index:1">{self.gutter}</div>' if self.gutter else ""
-        )
+        stays = "position:sticky;left:0;width:0;height:0;z-index:1"
+        fixed = f'<div style="{stays}">{self.gutter}</div>' if self.gutter else ""
         scrolls = "overflow-x:auto;overflow-y:hidden"
         return f'<div class="af-timeline"><div style="{scrolls}">{fixed}{self.svg}</div>{twin_}</div>'
 
@@ -89,11 +88,10 @@ def timeline(
     layout = COMPACT if compact else FULL
     timed = axis == "milliseconds" and bool(drawn.marks) and all(mark.at is not None for mark in drawn.marks)
     strips = _strips(drawn, layout, lanes, seconds, timed, live)
-    body, height, wide, heads = [], 0, 0.0, []
+    body, height, wide = [], 0, 0.0
     for strip in strips:
         tall = _draw(strip, cursor, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
         body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
-        heads.append((strip, height))
         height, wide = height + tall, max(wide, strip.edge + MARGIN)
     svg = _svg(body, wide, height, said, text, "group" if live else "img")
     return Timeline(svg, "\n".join(text), said, _gutter(strips[0], height) if live else "")
@@ -101,12 +99,8 @@ def timeline(
 
 def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
     """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
-    letters = {"A", "B", "C", "D"}
-    names = (
-        list(wanted)
-        if wanted is not None
-        else sorted({*told.workers, *(("A", "B") if {*told.workers} <= letters else ())})
-    )
+    lettered = {*told.workers} <= {"A", "B", "C", "D"}
+    names = sorted({*told.workers, "A", "B"} if lettered else told.workers) if wanted is None else list(wanted)
     return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
 
 
@@ -126,11 +120,8 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     scale, cuts = _milliseconds(told) if timed else ([], [])
     made = []
     for first, last in spans:
-        xs = (
-            {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
-            if not timed
-            else dict(enumerate(scale))
-        )
+        even = {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
+        xs = dict(enumerate(scale)) if timed else even
         right = max(xs.values(), default=0) + 33 if last else GUTTER
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
@@ -217,9 +208,8 @@ def _height(s: Sheet, schedule: str) -> int:
 
 def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
     w = num(wide)
-    shrinks = (
-        "" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
-    )  # with a gutter it may not
+    # Beside a gutter that stays in view it must not shrink.
+    shrinks = "" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
     name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
@@ -231,8 +221,7 @@ def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[
 
 def _gutter(s: Sheet, tall: int) -> str:
     """The names of the lanes once more, to stay in view while the long picture scrolls."""
-    alone = Sheet(Story(tokens=s.told.tokens), s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
-    alone.person, alone.told = s.person, s.told
+    alone = Sheet(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
     ground.scaffold(alone)
     w = ground.WORDS
     return (
