@@ -49,7 +49,7 @@ def test_every_pair_from_every_situation_does_what_one_after_the_other_does(url:
     assert {pair.situation for pair in matrix.pairs} == set(SITUATIONS)
     assert set(matrix.known) == set(KNOWN)
     assert {pair.first.transaction for pair in matrix.pairs} == set(TRANSACTIONS)
-    assert len(matrix.pairs) > 5_000
+    assert len(matrix.pairs) > 4_000
 
 
 def test_all_transactions_are_tried_in_both_places_and_both_ends(quick: PairMatrix) -> None:
