@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from agentflow import Database, Engine
+from agentflow import Database, Engine, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.lab import pairs
 from agentflow.lab.broken import engine_class
 from agentflow.lab.pairs import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair, PairMatrix, pair_matrix
+from agentflow.lab.pairs_stage import Stage
 from agentflow.lab.situations import SITUATIONS, calls
-from agentflow.lab.stage import Stage
 from agentflow.statements import TRANSACTIONS
 from tests.helpers import eventually
 from tests.isolation import Session
@@ -86,8 +86,10 @@ def test_an_unknown_situation_or_transaction_is_refused_with_the_names_that_ther
         pair_matrix(database=Database(url), transactions=["claim", "commit"])
 
 
-def test_rows_put_back_are_the_situations_rows(url: str) -> None:
-    stage = Stage(Engine, Database(url))
+def test_rows_put_back_are_the_situations_rows(schema: Callable[[], Database]) -> None:
+    database = schema()
+    migrate(database, laboratory=True)
+    stage = Stage(Engine, database)
     try:
         for situation in SITUATIONS:
             several = calls(stage.set_up(situation))

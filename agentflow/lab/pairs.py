@@ -2,7 +2,7 @@
 
 What lives here: which pairs there are, and what must come of each: the same as of one after the other. This is what entitles
 the explorer to move transaction by transaction. What does not: the situations they start from (`situations`), the two
-connections (`stage`), what it looks like (`pairs_view`).
+connections (`pairs_stage`), what it looks like (`pairs_view`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ..errors import AgentFlowError
 from ..front import Engine, find_database
 from ..statements import TRANSACTIONS
 from . import pairs_view
+from .own_schema import new_name, own_schema
+from .pairs_stage import End, Outcome, Stage
 from .situations import SITUATIONS, Call, calls, worth_playing
-from .stage import End, Outcome, Stage
 
 STAGES = 2  # how many pairs are played side by side, each in a schema of its own
 PASSES = ("claim", "load")
@@ -176,7 +177,8 @@ def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:
     """The pairs of the situations that this stage took from the list."""
-    with closing(Stage(kind, where)) as stage:
+    url = where.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("pairs")) as database, closing(Stage(kind, database)) as stage:
         while todo:
             try:
                 situation = todo.pop(0)
