@@ -2,7 +2,7 @@
 
 What lives here: which pairs there are, and what must come of each: the same as of one after the other. This is what entitles
 the explorer to move transaction by transaction. What does not: the situations they start from (`situations`), the two
-connections (`stage`), what it looks like (`pairs_view`).
+connections (`pairs_stage`), what it looks like (`pairs_view`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ..errors import AgentFlowError
 from ..front import Engine, find_database
 from ..statements import TRANSACTIONS
 from . import pairs_view
+from .own_schema import new_name, own_schema
 from .pairs_stage import End, Outcome, Stage
-from .situations import SITUATIONS, Call, calls
+from .situations import SITUATIONS, Call, calls, worth_playing
 
 STAGES = 2  # how many pairs are played side by side, each in a schema of its own
 PASSES = ("claim", "load")
@@ -176,7 +177,8 @@ def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:
     """The pairs of the situations that this stage took from the list."""
-    with closing(Stage(kind, where)) as stage:
+    url = where.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("pairs")) as database, closing(Stage(kind, database)) as stage:
         while todo:
             try:
                 situation = todo.pop(0)
@@ -190,20 +192,20 @@ def _matrix(stage: Stage, situation: str, several: list[Call]) -> Iterator[Pair]
     before = stage.in_turn().rows
     alone = {call: stage.in_turn(call) for call in several}
     back = {call: stage.way_back(before, alone[call].rows) for call in several}
-    serial = {(x, y): stage.in_turn(x, y) for x in several for y in several}
-    for first in several:
-        for second in several:
-            if back[first] or first.transaction not in PASSES:  # a read, or a claim of nothing, ends only in one way
-                found, waited = stage.at_once(first, second, "ROLLBACK")
-                expected = replace(alone[second], first=found.first)
-                pair = Pair(situation, first, second, "ROLLBACK", waited, None, found, expected)
-                yield _judged(pair, None, before)
-            found, waited = stage.at_once(first, second, "COMMIT")
-            if back[first]:
-                stage.restore(back[first])
-            turned = serial[second, first]
-            pair = Pair(situation, first, second, "COMMIT", waited, None, found, serial[first, second])
-            yield _judged(pair, Outcome(turned.second, turned.first, turned.rows), alone[first].rows)
+    wanted = [(x, y) for x in several for y in several if worth_playing(situation, x, y)]
+    serial = {(first, second): stage.in_turn(first, second) for first, second in wanted}
+    for first, second in wanted:
+        if back[first] or first.transaction not in PASSES:  # a read, or a claim of nothing, ends only in one way
+            found, waited = stage.at_once(first, second, "ROLLBACK")
+            expected = replace(alone[second], first=found.first)
+            pair = Pair(situation, first, second, "ROLLBACK", waited, None, found, expected)
+            yield _judged(pair, None, before)
+        found, waited = stage.at_once(first, second, "COMMIT")
+        if back[first]:
+            stage.restore(back[first])
+        turned = serial[second, first]
+        pair = Pair(situation, first, second, "COMMIT", waited, None, found, serial[first, second])
+        yield _judged(pair, Outcome(turned.second, turned.first, turned.rows), alone[first].rows)
 
 
 def _judged(pair: Pair, turned: Outcome | None, without_second: str) -> Pair:

@@ -1,6 +1,6 @@
 """Two workers on two connections, and one who watches them: two transactions at once, or one after the other.
 
-What lives here: a schema of its own for it, the connections, holding a transaction open, seeing that another waits, and
+What lives here: the connections, holding a transaction open, seeing that another waits, and
 putting the rows back. What does not: which pairs, and what is right (`pairs`).
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from psycopg.rows import dict_row
 from ..database import Database, Row
 from ..errors import AgentFlowError, LostLease
 from ..front import Engine
-from ..migrations import migrate
+from ..schema import WORLD_SUFFIX
 from ..tools import SimulatedTool
 from ..trouble import named
 from .situations import SITUATIONS, Call, Claims
@@ -137,13 +136,10 @@ class _Side:
 
 
 class Stage:
-    """Two sides and a watcher in a schema of their own, which is gone when the stage is closed."""
+    """Two sides and a watcher on one laboratory, which belongs to them alone."""
 
-    def __init__(self, kind: type[Engine], where: Database) -> None:
-        url = where.url.render_as_string(hide_password=False)
-        self.database = Database(url, f"pairs_{uuid.uuid4().hex[:12]}", application_name="agentflow-pairs")
-        migrate(self.database, laboratory=True)
-        self.real = Engine(self.database)
+    def __init__(self, kind: type[Engine], database: Database) -> None:
+        self.database, self.real = database, Engine(database)
         self.one, self.two = _Side(kind, self.database), _Side(kind, self.database)
         self.watcher = self.database._connect()
         self.watcher.execute("SET synchronous_commit = off")
@@ -151,12 +147,10 @@ class Stage:
         self.scripts: dict[str, sql.Composable] = {}
 
     def close(self) -> None:
-        """No connection, thread or schema of this stage is left."""
+        """No connection and no thread of this stage is left."""
         self.one.session.close()
         self.two.session.close()
         self.thread.shutdown()
-        for schema in self._schemas():
-            self.watcher.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(schema))
         self.watcher.close()
         self.real.close()
 
@@ -164,7 +158,7 @@ class Stage:
         """The situation stands in the tables, made by the real engine; restore() brings it back."""
         self.real.reset_database()
         claims = SITUATIONS[situation](self.real)
-        own, world = self._schemas()
+        own, world = (sql.Identifier(self.database.schema + suffix) for suffix in ("", WORLD_SUFFIX))
         for section, table in _TABLES.items():
             place = sql.SQL("{}.{}").format(world if table.startswith("tool") else own, sql.Identifier(table))
             found = self.watcher.execute(sql.SQL("SELECT json_agg(t)::text FROM {} AS t").format(place)).fetchone()
@@ -215,6 +209,3 @@ class Stage:
     def _two_waits(self) -> bool:
         row = self.watcher.execute("SELECT pg_blocking_pids(%s)", [self.two.pid], prepare=True).fetchone()
         return row is not None and self.one.pid in row[0]
-
-    def _schemas(self) -> list[sql.Identifier]:
-        return [sql.Identifier(self.database.schema + suffix) for suffix in ("", "_world")]

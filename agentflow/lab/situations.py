@@ -213,3 +213,21 @@ SITUATIONS: Mapping[str, Callable[[Engine], Claims]] = {
     "cancelled": _cancelled,
 }
 """By name, how each situation of one workflow comes about; the claims that its workers still believe in."""
+
+
+def _is_stale(call: Call) -> bool:
+    return call.who.startswith(STALE)
+
+
+NEWS: Mapping[str, Callable[[Call], bool]] = {
+    "taken over": _is_stale,
+    "taken over by its name": _is_stale,
+    "event came first": lambda call: call.transaction in ("wait", "deliver"),
+}
+"""The calls that make a situation another one than those before it; pairs without any of them are played there."""
+
+
+def worth_playing(situation: str, first: Call, second: Call) -> bool:
+    """Whether this pair is not one of another situation again."""
+    is_new = NEWS.get(situation)
+    return is_new is None or is_new(first) or is_new(second)
