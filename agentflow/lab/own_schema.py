@@ -48,5 +48,5 @@ def _make(database: Database) -> None:
     except ProgrammingError as error:
         raise NotALaboratory(
             f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and this begins with new "
-            f"ones ({str(error.orig).strip()}). Name another."
+            f"ones ({str(error.orig).strip().splitlines()[0]}). Name another."
         ) from error
