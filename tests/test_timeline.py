@@ -255,6 +255,27 @@ def test_an_open_wait_has_no_winner(engine: Engine) -> None:
     assert told.waits == (Span(column(told, "wait"), told.now, False, ""),)
 
 
+def test_a_wait_may_be_ended_by_a_cancellation(entries: Of) -> None:
+    told = story(entries("cancelled_while_waiting"))
+    assert told.waits == (Span(column(told, "wait"), column(told, "cancel"), True, "cancelled"),)
+
+
+def test_a_spent_crash_budget_raises_the_token_and_gives_no_lease(entries: Of) -> None:
+    told = story(entries("crash_budget_spent"))
+    assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert len(told.bands) == 6
+    assert twin(told)[-1].endswith("the crash budget is spent: the workflow is failed, token 7")
+
+
+def test_processes_under_one_name_share_a_lane_and_differ_in_their_tokens(entries: Of) -> None:
+    told = story(entries("shared_name"))
+    assert told.workers == ("W",)
+    assert [(band.who, band.token) for band in told.bands] == [("W", 1), ("W", 2)]
+    assert told.sleeps[0].end == column(told, "claim", 1)
+    assert told.box is not None
+    assert told.box.title == "1 ≠ 2"
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [("stale_worker", "1 ≠ 2"), ("three_workers", "2 ≠ 3"), ("cancelled", "cancelled")],
@@ -330,7 +351,7 @@ def test_every_entry_has_one_sentence_without_times_or_ids(entries: Of, name: st
     rows = entries(name)
     said = sentences(rows)
     assert len(said) == len(rows)
-    secret = {row["worker"].split(".")[1] for row in rows if row["worker"]} | {"request-1", "_"}
+    secret = {row["worker"].partition(".")[2] for row in rows if row["worker"]} - {""} | {"request-1", "_"}
     assert [one for one in said if any(word in one for word in secret)] == []
 
 

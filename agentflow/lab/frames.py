@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..front import Engine
-from .look import query, worker_name
+from .entries import worker_name
+from .look import query
 
 if TYPE_CHECKING:
     import pandas

@@ -28,7 +28,8 @@ from ..front import Engine, find_database
 from ..model import Policy
 from ..worker import new_identity
 from .broken import texts
-from .look import query, worker_name
+from .entries import worker_name
+from .look import query
 from .own_schema import new_name, own_schema
 from .processes import kill, start
 from .race_order import Commit

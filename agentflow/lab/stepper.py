@@ -18,6 +18,7 @@ from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server
 from . import aim
+from .body import watched
 from .crew import Crew, Kind, weakened
 from .moves import Maker, Moved, named
 from .playbook import inputs_for
@@ -27,7 +28,9 @@ FIRST_CELL = "Run the first cell again, which starts it, and then the cells afte
 
 
 class Stepper:
-    """Lanes over one laboratory, and the moves that were made. Each move is shown to `watch` when it is done.
+    """Lanes over one laboratory, and the moves that were made.
+
+    Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
     `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
     than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
@@ -40,7 +43,7 @@ class Stepper:
         self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
         self._given = engine
         self.engine: Engine = engine.with_hook(None)
-        self.engine.database = engine.database.twin(patience=min(3.0, patience))
+        self.engine.database = watched(engine.database, min(3.0, patience), engine.database.application_name)
         self._busy = threading.RLock()  # a thread that plays a line makes its moves
         self._closed = False
         self._begin(setting or Setting())
@@ -201,6 +204,10 @@ class Stepper:
             return "still running"
         return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
 
+    def sql(self, name: str) -> str:
+        """The text of a transaction as the setting's engine asks it, guards taken away."""
+        return self._crew.engine.database.sql(name)
+
     def left_by(self, lane: str) -> list[str]:
         """The open workflows that the lane's dead or paused workers hold, and those that wait out a back-off."""
         if self._closed or not self._created:
@@ -238,6 +245,8 @@ class Stepper:
                 )
             self.engine.create_workflows(self._inputs, name=self.setting.workflow, workflow_ids=self.workflows)
             self._created = True
+            if self.watch:
+                self.watch(self._maker.created(move))
 
     def _notice(self) -> None:
         """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
