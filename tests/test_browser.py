@@ -46,7 +46,7 @@ def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
     lab: Lab,
     laboratory: Engine,
     name: str,
-    theme: str,  # noqa: F811
+    theme: str,
 ) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1500})
     trouble = overheard(page)
