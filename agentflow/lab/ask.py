@@ -30,6 +30,8 @@ ASK_STYLE = """<style>
 .af-ask .widget-radio-box label{height:auto;line-height:1.45;padding:2px 0;width:auto;white-space:normal;font-size:13px;
  color:var(--jp-ui-font-color1,#1f2328)}
 .af-ask .jupyter-button{width:auto;color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color2,#eee);opacity:1}
+.af-ask .jupyter-button:disabled{color:var(--jp-ui-font-color2,#59636e);background:none;
+ box-shadow:inset 0 0 0 1px var(--jp-border-color2,#d0d7de)}
 .af-ask .jupyter-button:focus-visible,.af-ask input:focus-visible{outline:2px solid currentColor;outline-offset:1px}
 </style>"""
 
@@ -163,9 +165,9 @@ class Hints(_Shown):
         """Whether the exercise is solved, how many hints were shown, and what shows the next."""
         kept = self.desk.exercise(self.exercise)
         solved = "You solved it. " if kept and SOLVED in kept.events else ""
-        shown = f"Hints shown: {kept.hints if kept else 0} of {len(self.exercise.hints)}."
-        trouble = f" {self.desk.trouble}" if self.desk.trouble else ""
-        return f"{solved}{shown} stage.hint({self.exercise.name!r}) shows the next.{trouble}"
+        number, many = kept.hints if kept else 0, len(self.exercise.hints)
+        way = f"stage.hint({self.exercise.name!r}) shows {'the next' if number < many else 'them again'}."
+        return " ".join(part for part in (f"{solved}Hints shown: {number} of {many}.", way, self.desk.trouble) if part)
 
     def build(self) -> widgets.VBox:
         """A button for the next hint, and below it those that were shown."""
@@ -174,7 +176,7 @@ class Hints(_Shown):
         self._seen = widgets.HTML()
         kept = self.desk.exercise(self.exercise)
         self._draw([f"Hint {n}: {hint}" for n, hint in enumerate(self.exercise.hints[: kept.hints if kept else 0], 1)])
-        return _frame(button, self._seen)
+        return _frame(widgets.HBox([button]), self._seen)
 
     def _click(self) -> None:
         try:

@@ -110,13 +110,12 @@ def _cell(cell: Any, path: Path) -> str:
         return f'<div class="prose">{_with_pictures(str(MarkdownWithMath(renderer=renderer).render(cell.source)), path)}</div>'
     if cell.cell_type != "code":
         return ""
-    shown = "".join(_output(output) for output in cell.outputs)
-    below = (
-        f'<div class="output" role="group" aria-label="Output" tabindex="0">{_with_pictures(shown, path)}</div>'
-        if shown
-        else ""
-    )
-    return f'<pre class="source" role="group" aria-label="Code" tabindex="0"><code>{_coloured(cell.source)}</code></pre>{below}'
+    shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
+    wide = (
+        ' role="group" aria-label="Output" tabindex="0"' if re.search("<(svg|table|img)", shown) else ""
+    )  # may scroll
+    below = f'<div class="output"{wide}>{shown}</div>' if shown else ""
+    return f'<pre class="source"><code>{_coloured(cell.source)}</code></pre>{below}'
 
 
 def _output(output: Any) -> str:
