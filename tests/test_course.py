@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import text
 
 from agentflow import AgentFlowError, Database, Engine, migrate
-from agentflow.errors import NotALaboratory
+from agentflow.errors import DatabaseAway, NotALaboratory
 from agentflow.lab import ask, course, laboratory, record, stages
 from agentflow.lab.course import FIRST, LATE, Stage
 from agentflow.lab.exercise import NOT_SOLVED
@@ -127,7 +127,7 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Stage, kept: Record, 
     stage.predict(ASKED, answer=before)
     stage.reveal(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
-    assert (LATE if before is None else FIRST) in said
+    assert (f"{LATE} {ask.CLOSED} {ask.FROM_THE_TOP}" if before is None else FIRST) in said
     answer = kept.read(f"{START}:1").answer(ASKED)
     assert answer == (None if before is None else {"answer": 2, "sure": "guess"})
     assert "predicted it" not in shown(stage.reveal(ASKED))
@@ -318,6 +318,32 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     monkeypatch.setenv("AGENTFLOW_COURSE", kept.engine.database.schema)
     assert "You said 3" in shown(opened.predict(ASKED, answer=3))
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 3, "sure": "guess"}
+
+
+def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is open when the server goes: the first cell is patient, those after it ask once."""
+    engine = course._record().engine
+    waited: list[float] = []
+    monkeypatch.setattr(engine.database.give_up, "wait", lambda seconds: waited.append(seconds) or True)
+    monkeypatch.setattr(engine.database, "execute", lambda *_: (_ for _ in ()).throw(DatabaseAway("away")))
+    monkeypatch.setattr(engine.database, "patience", 0.02)
+    assert "away" in shown(stage.reveal(ASKED))
+    assert waited
+    waited.clear()
+    for page in (stage.predict(ASKED), stage.done("a check passed"), stage.exercise(TASK), stage.summary()):
+        assert "away" in shown(page)
+    assert waited == []
+    monkeypatch.undo()
+
+
+def test_another_question_of_an_answered_attempt_needs_a_new_attempt(stage: Stage) -> None:
+    """Somebody who predicted one thing and read on is not told that a run from the top opens the other."""
+    stage.outline = replace(
+        stage.outline, questions=(*stage.outline.questions, Question("b", "B?", (Option("yes"),), ""))
+    )
+    stage.predict(ASKED, answer=3)
+    stage.reveal("b")
+    assert ask.AGAIN in shown(stage.predict("b"))
 
 
 # --- exercises

@@ -15,12 +15,14 @@ import ipywidgets as widgets
 from .desk import Desk
 from .look import STYLE
 from .outline import SURE, Exercise, Question
-from .record import SOLVED
+from .record import SOLVED, Kept
 from .said import Said
 
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
 CHOOSE = "Choose an option first, then say how sure you are."
-CLOSED = "It was revealed before you answered. stage.again() begins a new attempt, in which it is open."
+CLOSED = "It was revealed before you answered."
+FROM_THE_TOP = "Run the cells from the top, one at a time, to predict before each reveal."
+AGAIN = "stage.again() begins a new attempt, in which every question is open."
 HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
 BUTTONS = {"guess": "It is a guess", "fairly sure": "I am fairly sure", "certain": "I am certain"}
 
@@ -91,14 +93,15 @@ class Asked(_Shown):
     def __init__(self, question: Question, desk: Desk, send: Callable[[int, str], str], note: str = "") -> None:
         self.question, self.desk, self.send, self.note = question, desk, send, note
 
-    def standing(self) -> str:
+    def standing(self, kept: Kept | None) -> str:
         """How it stands: what was said, or that it is open, or that it was revealed; and what went wrong."""
-        kept = self.desk.attempt()
         said = kept.answer(self.question.name) if kept else None
         if said:
             stands = f"You said {said['answer']} ({said['sure']}): {self.question.options[said['answer'] - 1].says}."
+        elif kept and kept.is_closed(self.question.name):
+            stands = f"{CLOSED} {FROM_THE_TOP if kept.is_blank else AGAIN}"
         else:
-            stands = CLOSED if kept and kept.is_closed(self.question.name) else OPEN
+            stands = OPEN
         return " ".join(part for part in (self.note, stands, self.desk.trouble) if part)
 
     def choose(self, number: int | None, sure: str) -> None:
@@ -134,25 +137,23 @@ class Asked(_Shown):
             self.refresh(f"{type(error).__name__}: {error}")
 
     def _draw(self) -> None:
-        said = html.escape(self.standing())
-        self._standing.value = f'<div class="af-look" role="status" aria-live="polite"><p>{said}</p></div>'
         kept = self.desk.attempt()
-        closed = bool(kept and kept.is_closed(self.question.name))
-        answer = kept.answer(self.question.name) if kept else None
-        if answer:
+        said = html.escape(self.standing(kept))
+        self._standing.value = f'<div class="af-look" role="status" aria-live="polite"><p>{said}</p></div>'
+        if kept and (answer := kept.answer(self.question.name)):
             self._options.value = answer["answer"]
         for one in (self._options, *self._buttons):
-            one.disabled = closed
+            one.disabled = bool(kept and kept.is_closed(self.question.name))
 
     def to_html(self) -> str:
         """The question, its options and how it stands, without style."""
         options = "".join(f"<li>{html.escape(option.says)}</li>" for option in self.question.options)
-        asked = html.escape(self.question.ask)
-        return f"<p><b>{asked}</b></p><ol>{options}</ol><p>{html.escape(self.standing())}</p>"
+        standing = html.escape(self.standing(self.desk.attempt()))
+        return f"<p><b>{html.escape(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
 
     def __repr__(self) -> str:
         numbered = [f"  {number}. {option.says}" for number, option in enumerate(self.question.options, 1)]
-        return "\n".join([self.question.ask, *numbered, self.standing()])
+        return "\n".join([self.question.ask, *numbered, self.standing(self.desk.attempt())])
 
 
 class Hints(_Shown):

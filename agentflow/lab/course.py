@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import AgentFlowError
 from . import laboratory, stages
-from .ask import Asked, Hints
+from .ask import FROM_THE_TOP, Asked, Hints
 from .desk import Desk
 from .exercise import SOLVED as SAYS_SOLVED
 from .exercise import is_number, judged
@@ -21,7 +21,7 @@ from .outline import SURE, Outline, Question
 from .record import PASSED, SOLVED, Record, open_record, predicted
 from .said import Said
 
-LATE = "It was revealed before, so this does not count. stage.again() begins a new attempt."
+LATE = "This does not count."
 FIRST = "Your first answer stays."
 
 
@@ -102,8 +102,7 @@ class Stage:
         answers = {question: kept.answer(question.name) for question in self.outline.questions} if kept else {}
         given = {question: said for question, said in answers.items() if said}
         if not given:
-            how = "stage.again() begins a new attempt, in which every question is open."
-            return self._said(["You predicted nothing in this stage.", how])
+            return self._said(["You predicted nothing in this stage.", FROM_THE_TOP])
         wrong = [(question, said) for question, said in given.items() if said["answer"] != question.right]
         lines = [f"Predicted: {len(given)} of {len(self.outline.questions)}. Right: {len(given) - len(wrong)}."]
         lines += [f"{question.ask} {_compared(question, said)}" for question, said in wrong]

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ..errors import AgentFlowError
 from .outline import Exercise, Outline
-from .record import Kept, Record
+from .record import PATIENCE, Kept, Record
 
 T = TypeVar("T")
 
@@ -80,10 +80,15 @@ class Desk:
         return kept
 
     def _try(self, ask: Callable[[Record], T]) -> T | None:
+        """What the record answers, or None. While it does not, no cell waits for it a second time."""
+        record = None
         try:
-            found = ask(self._opened())
+            record = self._opened()
+            found = ask(record)
         except (AgentFlowError, DBAPIError, OSError) as error:
             self.trouble = f"Nothing is kept now, and you can go on. {error}"
+            if record:
+                record.engine.database.patience = 0.0
             return None
-        self.trouble = ""
+        self.trouble, record.engine.database.patience = "", PATIENCE
         return found
