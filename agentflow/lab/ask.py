@@ -87,7 +87,7 @@ def _frame(*children: Any) -> widgets.VBox:
     return view
 
 
-class Asked(_Shown):
+class Prompt(_Shown):
     """A question on the page. `send(number, sure)` keeps an answer and says why it did not, or nothing."""
 
     def __init__(self, question: Question, desk: Desk, send: Callable[[int, str], str], note: str = "") -> None:

@@ -11,19 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..front import Engine
-<<<<<<< HEAD
 from ..run import Ledger
-from .look import Row, counted, effects_of, shown
-=======
-from ..model import ToolCall
-from ..run import DurableRunner, Ledger, StepStore
-from ..schema import tool_attempts, tool_ledger
 from .entries import Row
-from .look import STYLE, counted, effects_of, shown
-
-UNANSWERED = "Not answered yet: that is fine, but a guess now makes the answer stick."
-PACKAGE = str(Path(__file__).resolve().parent.parent)
->>>>>>> main
+from .look import counted, effects_of, shown
 
 
 class CheckFailed(AssertionError):

@@ -12,11 +12,12 @@ from typing import Any
 
 from ..errors import AgentFlowError
 from . import laboratory, stages
-from .ask import FROM_THE_TOP, Asked, Hints
+from .ask import FROM_THE_TOP, Hints, Prompt
 from .desk import Desk
+from .entries import Row
 from .exercise import SOLVED as SAYS_SOLVED
 from .exercise import is_number, judged
-from .look import Row, Table
+from .look import Table
 from .outline import SURE, Outline, Question
 from .record import PASSED, SOLVED, Record, open_record, predicted
 from .said import Said
@@ -51,7 +52,7 @@ class Stage:
 
     def __init__(self, told: Outline, opened: Callable[[], Record]) -> None:
         self.outline, self._desk = told, Desk(told, opened)
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Prompt] = {}
         self._hinted: dict[str, int] = {}
 
     def sit_down(self) -> None:
@@ -60,14 +61,14 @@ class Stage:
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def predict(self, name: str, answer: int | None = None, sure: str = SURE[0]) -> Asked:
+    def predict(self, name: str, answer: int | None = None, sure: str = SURE[0]) -> Prompt:
         """The question, to be shown and answered by clicks, or by `answer` (a number from 1) and how `sure` you are.
 
         The first answer stays, and none counts after the reveal. Without an answer the notebook goes on.
         """
         question = self.outline.question(name)
         note = self.answer(name, answer, sure) if answer is not None else ""
-        asked = Asked(question, self._desk, lambda number, how: self.answer(name, number, how), note)
+        asked = Prompt(question, self._desk, lambda number, how: self.answer(name, number, how), note)
         laboratory.keep("ask", f"{self.outline.name}/{name}", asked)
         self._asked[name] = asked
         return asked
