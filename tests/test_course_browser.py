@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from agentflow import Database, Engine
@@ -76,6 +77,8 @@ def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page:
     question.get_by_role("button", name="I am certain").click()
     expect(question).to_contain_text("You said 2 (certain): 5 steps, 1 e-mail.")
     question.screenshot(path=_shot("question-answered"))
+    found = Axe().run(page, context=".af-ask")
+    assert found.violations_count == 0, found.generate_report()
     row = kept.get_workflow(f"{NOTEBOOK}:1") or {}
     assert row["events"] == {predicted(ASKED): {"answer": 2, "sure": "certain"}}
     assert question.get_by_role("radio").evaluate_all("all => all.every(e => e.disabled)")

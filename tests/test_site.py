@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
@@ -155,22 +156,6 @@ def test_a_notebook_that_was_not_executed_is_refused(tmp_path: Path) -> None:
 
 # --- in a browser
 
-CONTRAST = """() => {
-  const rgb = text => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const paper = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
-    if (c.length === 3 || c[3] === 1) return c; } return [255, 255, 255]; };
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), low = [];
-  while (walk.nextNode()) {
-    const e = walk.currentNode.parentElement, style = getComputedStyle(e);
-    if (!walk.currentNode.data.trim() || e.closest('style,svg')) continue;
-    const [a, b] = [light(rgb(style.color)), light(paper(e))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) low.push([e.outerHTML.slice(0, 80), style.color]);
-  }
-  return low;
-}"""
-
 
 @pytest.fixture(params=["light", "dark"])
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:  # noqa: F811
@@ -194,7 +179,8 @@ def test_every_page_opens_without_a_network_with_nothing_to_complain_of(site: li
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (
             f"{file.name} scrolls sideways"
         )
-        assert page.evaluate(CONTRAST) == [], file.name
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{file.name}: {found.generate_report()}"
     assert page.get_by_role("img", name="A picture").is_visible()
     assert page.get_by_role("img", name="A dot").evaluate("e => e.naturalWidth > 0")
     page.get_by_role("link", name="Before: Retry or checkpoint").first.click()
