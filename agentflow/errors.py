@@ -147,6 +147,10 @@ class SoakError(AgentFlowError):
     """A soak could not be run to its end; its message names the workflows that are stuck."""
 
 
+class RaceError(AgentFlowError):
+    """A race could not be run to its end; nothing of it is left unless it was to be kept."""
+
+
 class LostLease(BaseException):
     """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
 

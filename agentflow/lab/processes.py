@@ -22,7 +22,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-_PRELOADED = ["agentflow", "agentflow.lab.crashes", "agentflow.lab.soak", "agentflow.lab.lanes"]
+_PRELOADED = ["agentflow", "agentflow.lab.crashes", "agentflow.lab.soak", "agentflow.lab.lanes", "agentflow.lab.race"]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 

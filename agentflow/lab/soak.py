@@ -72,7 +72,8 @@ def soak(
         raise SoakError(
             "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
         )
-    with _spooled(requests) as (spool, total), _own_schema(url, schema, seed, keep) as database:
+    own = schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}"
+    with _spooled(requests) as (spool, total), own_schema(url, own, keep, "a soak") as database:
         plan = plan_kills(seed, total, kills)
         settings = Settings(
             url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
@@ -299,9 +300,9 @@ def _read_back(spool: IO[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator[Database]:
-    """A new schema, gone afterwards unless it is to be kept. Raises NotALaboratory if it exists."""
-    database = Database(url, schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}")
+def own_schema(url: str, schema: str, keep: bool, whose: str) -> Iterator[Database]:
+    """A new laboratory, gone afterwards unless it is to be kept. Raises NotALaboratory if the schema exists."""
+    database = Database(url, schema)
     try:
         with database.alchemy.connect() as connection:
             both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
@@ -309,7 +310,7 @@ def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator
                 connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
             except ProgrammingError as error:
                 raise NotALaboratory(
-                    f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and a soak begins "
+                    f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and {whose} begins "
                     f"with new ones ({str(error.orig).strip()}). Name another."
                 ) from error
         migrate(database, laboratory=True)
