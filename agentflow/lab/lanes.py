@@ -176,11 +176,15 @@ class _QueueLink:
 
 
 class ProcessLane(Lane):
-    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP."""
+    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP.
+
+    `exit_code` is how the last one that was killed ended, as the operating system says: -9 for SIGKILL.
+    """
 
     def __init__(self, name: str, patience: float, make_call: Callable[[str, str], LaneCall]) -> None:
         super().__init__(name, patience)
         self._make_call = make_call
+        self.exit_code: int | None = None
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
 
@@ -214,6 +218,7 @@ class ProcessLane(Lane):
     def _kill(self) -> None:
         if self._process:
             processes.kill([self._process], KILLED_BY)
+            self.exit_code = self._process.exitcode
             self._line.close()
         self._process = None
 
