@@ -23,6 +23,7 @@ from typing import Any
 from ..errors import AgentFlowError, DatabaseAway, LaneError
 from ..front import Engine
 from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
+from .broken import engine_class
 from .counting import CountedAgent
 from .laboratory import PATIENT
 from .look import query
@@ -69,13 +70,13 @@ def atlas(
 
 
 def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
-    from .broken import chosen
-
     names = [guards.name for guards in guard_sets]
     if len(set(names)) < len(names) or not names:
-        raise AgentFlowError("an atlas needs at least one set of guards, each with a name of its own. Nothing was started.")
+        raise AgentFlowError(
+            "an atlas needs at least one set of guards, each with a name of its own. Nothing was started."
+        )
     for guards in guard_sets:
-        chosen(guards.without)
+        engine_class(guards.without)
     unknown = sorted(set(boundaries) - set(BOUNDARIES))
     if unknown or not boundaries:
         raise AgentFlowError(f"there is no boundary {''.join(unknown[:1])!r}; there are {', '.join(BOUNDARIES)}.")

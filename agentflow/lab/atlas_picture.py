@@ -33,7 +33,9 @@ def draw_atlas(atlas: Atlas, *, live: bool = False) -> Picture:
             for number, guards in enumerate(atlas.guard_sets)
         ]
     body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas.kills)]
-    body += [f'<text x="190" y="{bottom + 44 + 16 * n:g}" class="m">{escaped(note)}</text>' for n, note in enumerate(notes)]
+    body += [
+        f'<text x="190" y="{bottom + 44 + 16 * n:g}" class="m">{escaped(note)}</text>' for n, note in enumerate(notes)
+    ]
     size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
     text = atlas.text()
     svg = frame("\n".join(body), label=TITLE, text=text, **size)

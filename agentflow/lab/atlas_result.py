@@ -35,13 +35,14 @@ TWO_CLAIMS = "without=claim_reads_first A B A B"
 class GuardSet:
     """One column: the engine without these guards (or NaiveRunner, with none of them), under one or two lines of a name.
 
-    `predicted` are the boundaries where a kill leaves another number of effects than 1, `forgets` why.
+    `predicted` are the boundaries where a kill leaves another number of effects than 1 (None: the engine has no such
+    boundary), and `forgets` says why.
     """
 
     lines: tuple[str, ...]
     without: tuple[str, ...] = ()
     naive: bool = False
-    predicted: Mapping[str, int] = field(default_factory=dict)
+    predicted: Mapping[str, int | None] = field(default_factory=dict)
     forgets: str = ""
 
     @property
@@ -49,8 +50,8 @@ class GuardSet:
         """The name on one line."""
         return " ".join(self.lines)
 
-    def effects_after(self, boundary: str) -> int:
-        """How many business effects a kill at this boundary leaves, by what the engine forgets."""
+    def effects_after(self, boundary: str) -> int | None:
+        """How many business effects a kill at this boundary leaves, by what the engine forgets; None: it does not exist."""
         return self.predicted.get(boundary, 1)
 
 
@@ -68,7 +69,10 @@ DEFAULT = (
     GuardSet(
         ("NaiveRunner", "(no checkpoints)"),
         naive=True,
-        predicted={"after tool": 2, "before complete": 2},
+        predicted={
+            **{where: None for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")},
+            **{"after tool": 2, "before complete": 2},
+        },
         forgets="Nothing is recorded: whoever tries again begins at the top, and calls the tool again.",
     ),
 )
@@ -127,7 +131,10 @@ class Cell:
 
     def lines(self) -> list[str]:
         """The cell's history, a sentence for each entry."""
-        return [entry["detail"]["said"] if "said" in (entry["detail"] or {}) else entry_sentence(entry) for entry in self.history]
+        return [
+            entry["detail"]["said"] if "said" in (entry["detail"] or {}) else entry_sentence(entry)
+            for entry in self.history
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The cell for a program; of the history what is the same in every run."""
@@ -176,7 +183,9 @@ class Atlas:
     @property
     def problems(self) -> list[str]:
         """Each cell that is not what its engine's own sentence predicts, as a sentence; none if all is well."""
-        return [problem for guards in self.guard_sets for cell in self.column(guards) for problem in _wrong(cell, guards)]
+        return [
+            problem for guards in self.guard_sets for cell in self.column(guards) for problem in _wrong(cell, guards)
+        ]
 
     @property
     def ok(self) -> bool:
@@ -271,13 +280,17 @@ def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
     predicted = guards.effects_after(cell.boundary)
     if cell.state in ("running", "failed"):
         return [cell.sentence]
-    if cell.state == "missing":
-        return [] if guards.naive or not guards.predicted.get(cell.boundary) else [cell.sentence]
+    if cell.state == "missing" or predicted is None:
+        return [] if cell.state == "missing" and predicted is None else [f"{cell.sentence}, and that was not predicted"]
     wrong = []
     if cell.exit_code != -9:
-        wrong.append(f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL")
+        wrong.append(
+            f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
+        )
     if cell.effects != predicted:
-        wrong.append(f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted")
+        wrong.append(
+            f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
+        )
     if not cell.completed:
         wrong.append(f"{cell.boundary}, {cell.guards}: no worker completed it")
     return wrong
@@ -308,5 +321,9 @@ def _short(cell: Cell) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
+    """The boundaries in words; before and after the same transaction as one."""
     found = list(names)
+    for name in [name for name in found if name.startswith("before ") and f"after {name[7:]}" in found]:
+        found[found.index(name)] = f"around {name[7:]}"
+        found.remove(f"after {name[7:]}")
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

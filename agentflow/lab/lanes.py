@@ -38,13 +38,17 @@ KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
 
 
 class Lane(ABC):
-    """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds."""
+    """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds.
+
+    `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
+    """
 
     def __init__(self, name: str, patience: float) -> None:
         self.name, self.patience = name, patience
         self.identity = ""
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
+        self.exit_code: int | None = None
 
     def start(self, identity: str) -> None:
         """A new worker of this identity stands before its first claim. Raises LaneError."""
@@ -176,15 +180,11 @@ class _QueueLink:
 
 
 class ProcessLane(Lane):
-    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP.
-
-    `exit_code` is how the last one that was killed ended, as the operating system says: -9 for SIGKILL.
-    """
+    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP."""
 
     def __init__(self, name: str, patience: float, make_call: Callable[[str, str], LaneCall]) -> None:
         super().__init__(name, patience)
         self._make_call = make_call
-        self.exit_code: int | None = None
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
 

@@ -54,7 +54,7 @@ class NaiveLane(ProcessLane):
     """
 
     def __init__(self, name: str, patience: float, job: Job) -> None:
-        super().__init__(name, patience, lambda *_: None)  # type: ignore[arg-type,return-value]
+        super().__init__(name, patience, lambda *_: None)  # type: ignore[arg-type]
         self.job = job
 
     def _start(self) -> None:
@@ -175,5 +175,12 @@ class _Story:
         """One entry more."""
         same = {"at": None, "transaction": None, "fence_token": None}
         self.entries.append(
-            {"n": len(self.entries) + 1, "event": event, "subject": subject, "worker": worker, "detail": {"said": said}, **same}
+            {
+                "n": len(self.entries) + 1,
+                "event": event,
+                "subject": subject,
+                "worker": worker,
+                "detail": {"said": said},
+                **same,
+            }
         )
