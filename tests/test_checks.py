@@ -15,7 +15,8 @@ from agentflow.doctor import Finding
 from agentflow.errors import BadRequestFile
 from agentflow.lab import checks, laboratory
 from agentflow.lab.laboratory import doctor, support_requests
-from agentflow.lab.look import Table, entry_sentence, query, shown, snapshot
+from agentflow.lab.look import Table, query, shown, snapshot
+from agentflow.lab.sentences import sentences
 from agentflow.statements import TRANSACTIONS
 
 
@@ -179,7 +180,7 @@ def test_every_entry_that_the_engine_writes_has_a_sentence(engine: Engine) -> No
     assert {"workflow_created", "write_refused", "lease_expired_for_test"} <= names
     for name in names:
         entry = {"event": name, "transaction": "t", "subject": "s", "worker": "A.1", "fence_token": 1, "detail": None}
-        assert name not in entry_sentence(entry)
+        assert name not in sentences([entry])[0]
 
 
 def test_the_doctor_speaks_of_a_sound_laboratory(engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

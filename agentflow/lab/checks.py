@@ -20,7 +20,8 @@ from ..front import Engine
 from ..model import ToolCall
 from ..run import DurableRunner, Ledger, StepStore
 from ..schema import tool_attempts, tool_ledger
-from .look import STYLE, Row, counted, effects_of, shown
+from .entries import Row
+from .look import STYLE, counted, effects_of, shown
 
 UNANSWERED = "Not answered yet: that is fine, but a guess now makes the answer stick."
 PACKAGE = str(Path(__file__).resolve().parent.parent)

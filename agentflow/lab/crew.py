@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
+from sqlalchemy import text
+
 from ..errors import LaneError
 from ..front import Engine
 from ..model import Boundary, Policy
@@ -19,6 +21,8 @@ from .schedule import LANES, Setting
 
 Kind = Literal["thread", "process"]
 SHARED_NAME = "W"
+_WAITING = """\
+SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
 class Crew:
@@ -26,6 +30,9 @@ class Crew:
 
     def __init__(self, engine: Engine, setting: Setting, kind: Kind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
+        self.database_patience = min(
+            3.0, patience / 2
+        )  # a worker gives up on the database before it is given up itself
         self.policy = Policy(**{**vars(engine.policy), "unknown_outcome": setting.retry})
         self._lanes: dict[str, Lane] = {}
         self._starts: dict[str, int] = {}
@@ -37,9 +44,9 @@ class Crew:
             raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
         if name not in self._lanes:
             lane: Lane = (
-                ThreadLane(name, self.patience, self._thread_engine)
+                ThreadLane(name, self.patience, self._reason, self._thread_engine)
                 if self.kind == "thread"
-                else ProcessLane(name, self.patience, self._call)
+                else ProcessLane(name, self.patience, self._reason, self._call)
             )
             self._start(lane)
             self._lanes[name] = lane
@@ -65,6 +72,10 @@ class Crew:
         lane = self._lanes.get(name)
         return started - {lane.identity} if lane and lane.alive and not lane.paused else started
 
+    def lost(self) -> list[Lane]:
+        """The lanes whose worker has ended without being told to."""
+        return [lane for lane in self._lanes.values() if not lane.alive]
+
     def end(self) -> None:
         """No thread or process of any lane is left. Raises LaneError if one does not end."""
         stuck = []
@@ -85,11 +96,19 @@ class Crew:
     def _identity(self, lane: str, number: int) -> str:
         return SHARED_NAME if self.setting.names == "shared" else f"{lane}.{self._salt}{number}"
 
+    def _reason(self, identity: str) -> str:
+        """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
+        with self.engine.database.alchemy.connect() as connection:
+            found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
+        if not found:
+            return ""
+        return f"its statement waits in PostgreSQL{' for a lock that another session holds' if any(found) else ''}"
+
     def _label(self, lane: str) -> str:
         return f"{lane}{self._starts[lane]}"
 
     def _thread_engine(self, lane: str, identity: str) -> Engine:
-        engine = engine_of_a_lane(self.engine, identity, self.patience)
+        engine = engine_of_a_lane(self.engine, identity, self.database_patience)
         engine.workflows = workflows_for(self.setting, self._label(lane), engine.workflows)
         engine.policy = self.policy
         return engine
@@ -98,8 +117,8 @@ class Crew:
         tool: Any = None if self.engine.tool is self.engine.world else self.engine.tool
         where = self.engine.database.url.render_as_string(hide_password=False)
         return LaneCall(
-            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy, self.patience,
-            own_functions(self.engine), tool,
+            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy,
+            self.database_patience,            own_functions(self.engine), tool,
         )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess
@@ -43,8 +42,8 @@ class Lane(ABC):
     `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
     """
 
-    def __init__(self, name: str, patience: float) -> None:
-        self.name, self.patience = name, patience
+    def __init__(self, name: str, patience: float, reason: Callable[[str], str]) -> None:
+        self.name, self.patience, self._reason = name, patience, reason
         self.identity = ""
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
@@ -100,6 +99,9 @@ class Lane(ABC):
 
     def why_busy(self) -> str:
         """What the worker is doing, as far as can be seen from outside."""
+        return self._reason(self.identity) or self._inside()
+
+    def _inside(self) -> str:
         return "a step or tool of the workflow is still running"
 
     @abstractmethod
@@ -118,14 +120,16 @@ class Lane(ABC):
 class ThreadLane(Lane):
     """A worker in a thread of this process."""
 
-    def __init__(self, name: str, patience: float, make_engine: Callable[[str, str], Engine]) -> None:
-        super().__init__(name, patience)
+    def __init__(
+        self, name: str, patience: float, reason: Callable[[str], str], make_engine: Callable[[str, str], Engine]
+    ) -> None:
+        super().__init__(name, patience, reason)
         self._make_engine = make_engine
         self._thread: threading.Thread | None = None
 
     def _start(self) -> None:
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()  # None: the worker has ended
         engine = self._make_engine(self.name, self.identity)
         link = _QueueLink(self._orders, self._reports)
 
@@ -134,6 +138,7 @@ class ThreadLane(Lane):
                 Body(engine, self.identity, link).run()
             finally:
                 close_lane_engine(engine)
+                link.reports.put(None)
 
         self._thread = threading.Thread(target=work, name=f"lane-{self.name}", daemon=True)
         self._thread.start()
@@ -142,9 +147,16 @@ class ThreadLane(Lane):
         self._orders.put(order)
 
     def _receive(self, seconds: float) -> Report | None:
-        with suppress(queue.Empty):
-            return self._reports.get(timeout=seconds)
-        return None
+        try:
+            report = self._reports.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if report is None:  # it was told to die while it was in its own code
+            self.alive = self.paused = False
+            raise LaneError(
+                f"{self.name} has died at its next transaction, as it was told to; {self.name}+ starts a new one."
+            )
+        return report
 
     def _kill(self) -> None:
         if self._thread is None:
@@ -158,21 +170,20 @@ class ThreadLane(Lane):
             )
         self._thread = None
 
-    def why_busy(self) -> str:
-        """The line of the workflow's own code that the worker is in."""
+    def _inside(self) -> str:
         frame = sys._current_frames().get((self._thread and self._thread.ident) or 0)
         stack = traceback.extract_stack(frame) if frame else []
         own = [one for one in stack if f"{os.sep}agentflow{os.sep}" not in one.filename and one.name != "_bootstrap"]
         mine = [one for one in own if not one.filename.startswith(os.path.dirname(threading.__file__))]
         if mine and mine[-1].line:
             return f"it is inside a step or tool, in `{mine[-1].line}`"
-        return super().why_busy()
+        return super()._inside()
 
 
 @dataclass(frozen=True)
 class _QueueLink:
     orders: queue.SimpleQueue[Order]
-    reports: queue.SimpleQueue[Report]
+    reports: queue.SimpleQueue[Report | None]
 
     def stand(self, report: Report) -> Order:
         self.reports.put(report)
@@ -182,8 +193,10 @@ class _QueueLink:
 class ProcessLane(Lane):
     """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP."""
 
-    def __init__(self, name: str, patience: float, make_call: Callable[[str, str], LaneCall]) -> None:
-        super().__init__(name, patience)
+    def __init__(
+        self, name: str, patience: float, reason: Callable[[str], str], make_call: Callable[[str, str], LaneCall]
+    ) -> None:
+        super().__init__(name, patience, reason)
         self._make_call = make_call
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
@@ -250,8 +263,7 @@ class ProcessLane(Lane):
         if self._process:
             self._process.join(1)
             code = self._process.exitcode
-        self.alive = self.busy = False
-        self.standing = None
+        self.alive = self.paused = False
         return LaneError(
             f"the process of {self.name} has ended (exit code {code}) without being told to. Its lease stays until it ends; "
             f"{self.name}+ starts a new one."

@@ -1,7 +1,7 @@
 """What the rows say, as small tables and sentences that are the same on every machine.
 
 What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with
-its world, and the sentence for each entry of a history. What does not: buttons (`panel`), judgement (`checks`). Times,
+its world. What does not: buttons (`panel`), judgement (`checks`), the words for an entry (`sentences`). Times,
 ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from sqlalchemy import text
 from ..front import Engine
 from ..schema import WORLD_SUFFIX
 from ..statements import quoted
-
-Row = Mapping[str, Any]
+from .entries import Row, worker_name
+from .sentences import sentences
 
 STYLE = """<style>
 .af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
@@ -77,11 +77,6 @@ def shown(value: Any) -> str:
 def counted(number: int, one: str, more: str = "") -> str:
     """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
     return f"{number} {one if number == 1 else more or one + 's'}"
-
-
-def worker_name(identity: str | None) -> str:
-    """The name that people gave a worker, without what makes its identity new at each start."""
-    return (identity or "nobody").split(".")[0]
 
 
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
@@ -145,8 +140,8 @@ class Snapshot:
         return "The engine believes what the world did."
 
     def lines(self) -> list[str]:
-        """The history, a sentence for each entry."""
-        return [f"{entry_sentence(entry)}" for entry in self.history]
+        """The history, a sentence for each entry, in the words of the timeline."""
+        return sentences(self.history)
 
     def to_html(self) -> str:
         """Row, belief beside world, and history, without style."""
@@ -186,47 +181,3 @@ def effects_of(engine: Engine, workflow_id: str) -> Table:
         WHERE workflow_id = :id
         ORDER BY effect_id"""
     return query(engine, sql, id=workflow_id)
-
-
-_SENTENCES = {
-    "workflow_created": "The request is written down as a workflow.",
-    "workflow_claimed": "{worker} claims it with token {token}.",
-    "checkpoint_committed": "{worker} commits checkpoint {subject} with token {token}.",
-    "action_intent_committed": "{worker} commits the plan to {subject} with token {token}.",
-    "action_acknowledged": "{worker} acknowledges {subject} with token {token}.",
-    "workflow_completed": "{worker} completes the workflow with token {token}.",
-    "workflow_waiting": "{worker} parks it until the event {subject} comes.",
-    "event_received": "{worker} receives the event {subject}.",
-    "event_delivered": "The event {subject} is delivered.",
-    "event_repeated": "The event {subject} is delivered again; nothing changes.",
-    "event_refused": "The event {subject} is refused.",
-    "lease_renewed": "{worker} renews its lease.",
-    "lease_released": "{worker} releases its lease.",
-    "attempt_failed": "{worker} records a failed attempt of {subject}.",
-    "workflow_failed": "The workflow is failed, under token {token}.",
-    "workflow_cancelled": "The workflow is cancelled.",
-    "workflow_requeued": "The workflow is made ready again.",
-    "lease_expired_for_test": "The lease ends.",
-    "backoff_ended_for_test": "The back-off ends.",
-    "crash_injected": "{worker} crashes {subject}.",
-    "tool_refused": "The tool refuses {subject}.",
-}
-
-
-def entry_sentence(entry: Row) -> str:
-    """One entry of a history in words, without times."""
-    detail = entry["detail"] or {}
-    who, subject, token = worker_name(entry["worker"]), entry["subject"] or "", entry["fence_token"]
-    if entry["event"] == "write_refused":
-        what = f"{entry['transaction']} {subject}".strip()
-        return f"{who} tries {what} with token {token}; the row holds {detail.get('row_token')}: refused."
-    if entry["event"] == "tool_attempt_committed":
-        if detail.get("outcome") == "effect":
-            return f"The tool carries out {subject}: the effect exists."
-        return f"Asked for {subject} again (attempt {detail.get('attempts')}), the tool knows the key: no new effect."
-    said = _SENTENCES.get(entry["event"])
-    if said is None:
-        return f"{entry['event']} {subject}".strip() + "."
-    if entry["event"] == "workflow_claimed" and detail.get("recovered"):
-        said = "{worker} takes it over with token {token}."
-    return said.format(worker=who, subject=subject, token=token)

@@ -86,10 +86,16 @@ class Maker:
 
     def _kill(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
-        at = lane.standing
-        self._record_at(at, "worker_killed")
+        at, inside = lane.standing, lane.busy
         lane.kill()
-        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{_where(at)}")
+        return self.mourn(move, at, inside)
+
+    def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
+        """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
+        place = f" during {named(at)}" if at and inside else _where(at)
+        if at and at.workflow:
+            self._record(at.workflow, "worker_killed", at, place.strip())
+        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
 
     def _start(self, move: Move) -> Moved:
         at = self.crew.restart(move.lane).standing

@@ -20,6 +20,7 @@ from ..errors import AgentFlowError, DatabaseAway
 from ..front import Engine, is_embedded
 from ..model import Boundary
 from . import laboratory, look
+from .entries import worker_name
 from .lane import Move, named
 from .stepper import FIRST_CELL, Stepper
 
@@ -210,7 +211,7 @@ class Panel:
         if row is None:
             return "there is no request. Make a new one."
         if row["lease_owner"]:
-            return f"{row['id']} is leased to {look.worker_name(row['lease_owner'])}, who is not here. Press Reset."
+            return f"{row['id']} is leased to {worker_name(row['lease_owner'])}, who is not here. Press Reset."
         why = f": {row['error']['message'].rstrip('.')}" if row["error"] else ""
         return f"{row['id']} is {row['status']}{why}. Press New request (or Reset) to begin again."
 

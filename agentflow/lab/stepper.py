@@ -217,12 +217,21 @@ class Stepper:
 
     def _allow(self, move: Move) -> None:
         """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
-        if why := Roll(self.moves).refuses(move):
-            raise BadSchedule(f'"{move}" {why}.')
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
         self._answers()
+        for lane in self._crew.lost():
+            if lane.name not in Roll(self.moves).dead:  # somebody killed its process from outside
+                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
+                lane.standing = None
+        if why := Roll(self.moves).refuses(move):
+            raise BadSchedule(f'"{move}" {why}.')
         if not self._created:
+            if held := len(self.engine.list_workflows()):
+                raise LaneError(
+                    f"The laboratory {self.engine.database.schema!r} already holds {held} workflows, and a schedule begins "
+                    "with an empty one. Reset it, then repeat the move."
+                )
             self.engine.create_workflows(self._inputs, name=self.setting.workflow, workflow_ids=self.workflows)
             self._created = True
 

@@ -1,0 +1,213 @@
+"""What a history tells, from its entries alone: who held which lease, who was lost, what the world did, what went wrong.
+
+What lives here: the frozen model that `story()` returns, with a column for each entry and for each replay (which has no
+entry of its own), and positions counted in columns. What does not: how it is found out (`reading`), words (`sentences`),
+pixels (`timeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Position = float
+"""In columns: 3 is the middle of the fourth column, 3.5 its right edge."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One column: an entry, a replay of a claim (`9a`), the end of a run that lost its lease, or several alike.
+
+    `at` is in seconds since the first entry. A call of the tool has `answer` (effect, repeated or refused), `effect` (its
+    number), `attempts`, `key` (same, no, new, forgotten), `reply` (received or lost) and `reply_to`, the column where it
+    was lost. `why` is what a refused write met. `closes` says that an acknowledgment ends a gap.
+    """
+
+    label: str
+    kind: str
+    event: str = ""
+    who: str | None = None
+    subject: str = ""
+    token: int | None = None
+    row_token: int = 0
+    at: float | None = None
+    transaction: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+    answer: str = ""
+    effect: int = 0
+    attempts: int = 0
+    key: str = ""
+    reply: str = ""
+    reply_to: int | None = None
+    doubled: bool = False
+    in_gap: bool = False
+    closes: bool = False
+    folded: tuple[Mark, ...] = ()
+    n: int = 0
+
+    @property
+    def entries(self) -> set[int]:
+        """The numbers of the entries in this column; a replay has none of its own."""
+        return {self.n} if self.event else {one.n for one in self.folded if one.event}
+
+
+@dataclass(frozen=True)
+class Band:
+    """A lease; `how` is held, expired or released. Until `hollow` its worker lives without authority."""
+
+    who: str
+    token: int
+    start: Position
+    end: Position | None = None
+    how: str = "held"
+    hollow: Position | None = None
+    renewals: tuple[int, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process runs; `how` is runs, killed, paused or stopped."""
+
+    who: str
+    start: Position
+    end: Position | None = None
+    how: str = "runs"
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """From one column to another: a wait, a gap, a doubled or a lost effect, a sleep. `what` is its name."""
+
+    start: Position
+    end: Position
+    closed: bool = True
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """The one thing to see; `kind` is duplicate, lost, refused or gap."""
+
+    kind: str
+    span: Span
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that a picture or a text of one history needs."""
+
+    marks: tuple[Mark, ...] = ()
+    workers: tuple[str, ...] = ()
+    bands: tuple[Band, ...] = ()
+    runs: tuple[Run, ...] = ()
+    sleeps: tuple[Span, ...] = ()
+    waits: tuple[Span, ...] = ()
+    gaps: tuple[Span, ...] = ()
+    doubled: tuple[Span, ...] = ()
+    lost: tuple[Span, ...] = ()
+    tokens: tuple[tuple[Position, int], ...] = ()
+    box: Box | None = None
+
+    @property
+    def now(self) -> Position:
+        """Where the last column ends."""
+        return len(self.marks) - 0.5
+
+    @property
+    def effects(self) -> tuple[int, ...]:
+        """The columns in which the world acted."""
+        return tuple(n for n, mark in enumerate(self.marks) if mark.answer == "effect")
+
+    @property
+    def attempts(self) -> int:
+        """How often the world heard a call."""
+        return sum(mark.kind == "tool" and mark.answer != "refused" for mark in self.marks)
+
+    @property
+    def person(self) -> bool:
+        """Whether somebody outside took part."""
+        return any(mark.kind in {"deliver", "cancel", "requeue"} for mark in self.marks)
+
+
+_OF_A_LEASE = {"expired", "released"}
+_BOXES = {
+    "duplicate": ("duplicate effect", "one action intent, two effects"),
+    "lost": ("effect lost", "acknowledged, and nothing happened"),
+    "gap": ("acknowledgment gap", "effect exists, engine does not know"),
+}
+
+
+def box_of(told: Story) -> Box | None:
+    """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
+    if told.doubled:
+        count = sum(mark.doubled for mark in told.marks) + 1
+        title, text = _BOXES["duplicate"]
+        return Box("duplicate", told.doubled[0], title, text if count == 2 else text.replace("two", str(count)))
+    if told.lost:
+        return Box("lost", told.lost[0], *_BOXES["lost"])
+    for column, mark in enumerate(told.marks):
+        if mark.kind == "refused":
+            title = mark.why if "≠" in mark.why else f"lease {mark.why}" if mark.why in _OF_A_LEASE else mark.why
+            return Box("refused", Span(column, column), title, "refused, nothing changed")
+    return Box("gap", told.gaps[0], *_BOXES["gap"]) if told.gaps else None
+
+
+FOLDABLE = frozenset({"renew", "checkpoint", "replay"})
+
+
+def folded(told: Story, kinds: frozenset[str] = FOLDABLE, least: int = 4) -> Story:
+    """The same story with runs of `least` or more like marks of one worker in one column each."""
+    groups: list[list[int]] = []
+    for column, mark in enumerate(told.marks):
+        before = told.marks[column - 1] if column else None
+        alike = before is not None and (mark.kind, mark.who) == (before.kind, before.who) and mark.kind in kinds
+        if alike and groups:
+            groups[-1].append(column)
+        else:
+            groups.append([column])
+    parts = [part for group in groups for part in ([group] if len(group) >= least else [[one] for one in group])]
+    place = {column: new for new, part in enumerate(parts) for column in part}
+    return _moved(told, place, tuple(_together([told.marks[column] for column in part]) for part in parts))
+
+
+def _together(marks: Sequence[Mark]) -> Mark:
+    first, last = marks[0], marks[-1]
+    if len(marks) == 1:
+        return first
+    return replace(first, label=f"{first.label}–{last.label}", event="", at=last.at, n=last.n, folded=tuple(marks))
+
+
+def _moved(told: Story, place: Mapping[int, int], marks: tuple[Mark, ...]) -> Story:
+    def to(position: Position) -> Position:
+        column = round(position + 0.25)
+        return place.get(column, len(marks)) + (position - column)
+
+    def maybe(position: Position | None) -> Position | None:
+        return None if position is None else to(position)
+
+    def spans(old: Sequence[Span]) -> tuple[Span, ...]:
+        return tuple(replace(span, start=to(span.start), end=to(span.end)) for span in old)
+
+    return replace(
+        told,
+        marks=tuple(
+            replace(m, reply_to=None if m.reply_to is None else place.get(m.reply_to, m.reply_to)) for m in marks
+        ),
+        bands=tuple(
+            replace(
+                band, start=to(band.start), end=maybe(band.end), hollow=maybe(band.hollow),
+                renewals=tuple(sorted({place[column] for column in band.renewals})),
+            )
+            for band in told.bands
+        ),
+        runs=tuple(replace(run, start=to(run.start), end=maybe(run.end)) for run in told.runs),
+        sleeps=spans(told.sleeps), waits=spans(told.waits), gaps=spans(told.gaps), doubled=spans(told.doubled),
+        lost=spans(told.lost), tokens=tuple((to(start), token) for start, token in told.tokens),
+        box=told.box and replace(told.box, span=spans([told.box.span])[0]),
+    )  # fmt: skip
