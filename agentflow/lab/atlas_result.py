@@ -13,10 +13,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from .broken import BROKEN
-from .look import counted, entry_sentence, worker_name
+from .look import counted, worker_name
 from .picture import Picture
 from .plan import GAP, PATH
 from .playbook import PRESETS
+from .sentences import sentences
 
 if TYPE_CHECKING:
     import pandas
@@ -130,11 +131,10 @@ class Cell:
         return f"{attempts}, {counted(len(self.executions), 'step')} executed, {self.executed_again} of them again"
 
     def lines(self) -> list[str]:
-        """The cell's history, a sentence for each entry."""
-        return [
-            entry["detail"]["said"] if "said" in (entry["detail"] or {}) else entry_sentence(entry)
-            for entry in self.history
-        ]
+        """The cell's history, a sentence for each entry; of NaiveRunner what its queue saw."""
+        if self.line:
+            return sentences(self.history)
+        return [entry["detail"]["said"] for entry in self.history]
 
     def to_dict(self) -> dict[str, Any]:
         """The cell for a program; of the history what is the same in every run."""
