@@ -4,22 +4,23 @@ if (atlas && !atlas.dataset.ready) {
   atlas.dataset.ready = 'yes';
   const cells = () => [...atlas.querySelectorAll('.af-map .cell')];
   const list = () => atlas.querySelector('.af-choice select');
+  const named = (option) => option.textContent.replace(/\u00a0/g, ' ');  // ipywidgets keeps spaces by making them hard
   const reach = () => {
     // With the focus here JupyterLab takes `x` as delete cell; this attribute is the cure.
     atlas.querySelectorAll('select,summary,[tabindex]').forEach(e => {
       if (e.dataset.lmSuppressShortcuts !== 'true') e.setAttribute('data-lm-suppress-shortcuts', 'true'); });
     atlas.querySelectorAll('.af-cell .widget-html-content').forEach(e => { e.setAttribute('role', 'status'); });
   };
-  // The list holds the cells in the order of the picture's columns: choosing there and in the picture is the same.
   const mark = (chosen) => cells().forEach(c => {
     c.setAttribute('tabindex', c === chosen ? '0' : '-1');
     c.classList.toggle('chosen', c === chosen); });
   let later = 0;
+  // Choosing in the picture is choosing in the list: the kernel hears of one thing only.
   const choose = (cell) => {
     mark(cell);
     clearTimeout(later);
     later = setTimeout(() => {
-      const select = list(), at = [...select.options].findIndex(o => o.textContent === cell.getAttribute('aria-label'));
+      const select = list(), at = [...select.options].findIndex(o => named(o) === cell.getAttribute('aria-label'));
       if (at >= 0 && select.selectedIndex !== at) { select.selectedIndex = at; select.dispatchEvent(new Event('change', {bubbles: true})); }
     }, 80);
   };
@@ -32,7 +33,7 @@ if (atlas && !atlas.dataset.ready) {
     if (cell) cell.focus({preventScroll: true});
   });
   atlas.addEventListener('change', () => {
-    const said = list().options[list().selectedIndex].textContent;
+    const said = named(list().options[list().selectedIndex]);
     mark(cells().find(c => c.getAttribute('aria-label') === said));
   });
   atlas.addEventListener('keydown', (event) => {
@@ -51,6 +52,7 @@ if (atlas && !atlas.dataset.ready) {
     const next = (grid[to[0]] || [])[to[1]];
     if (next) { next.focus(); next.scrollIntoView({block: 'nearest', inline: 'nearest'}); }
   });
+  if (list()) mark(cells().find(c => c.getAttribute('aria-label') === named(list().options[list().selectedIndex])));
   reach();
   new MutationObserver(reach).observe(atlas, {childList: true, subtree: true});
 }
