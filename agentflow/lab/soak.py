@@ -313,8 +313,8 @@ def own_schema(url: str, schema: str, keep: bool, whose: str) -> Iterator[Databa
                     f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and {whose} begins "
                     f"with new ones ({str(error.orig).strip()}). Name another."
                 ) from error
-        migrate(database, laboratory=True)
         try:
+            migrate(database, laboratory=True)
             yield database
         finally:
             if not keep:
