@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from ..engine import DEFAULT_WORKFLOW
 from ..errors import AgentFlowError, DatabaseAway, LaneError
 from ..front import Engine
 from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
@@ -30,14 +31,13 @@ from .look import query
 from .naive import Job, kill_and_retry
 from .plan import label
 from .playbook import REQUESTS
-from .schedule import Move, Schedule, Setting
+from .schedule import Move, Setting
 from .soak import own_schema
 from .stepper import Stepper
 
 BESIDE = 3
 """So many cells are played side by side: each waits for its own commits, and there are two processes to each."""
 
-AGENT = "counted_support_agent"
 PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
 
 
@@ -115,9 +115,9 @@ def bench(url: str, schema: str) -> Iterator[Bench]:
     """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
     with own_schema(url, schema, False, "an atlas") as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
-        engine = Engine(database, workflows={AGENT: agent}, policy=PATIENT)
+        engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
         try:
-            with Stepper(engine, Setting(workflow=AGENT), lanes="process", patience=PATIENCE) as stepper:
+            with Stepper(engine, lanes="process", patience=PATIENCE) as stepper:
                 yield Bench(engine, stepper, agent)
         finally:
             engine.close()
@@ -134,7 +134,7 @@ class Bench:
         empty = Cell(boundary, guards.name)
         try:
             self.agent.begin()
-            self.stepper.reset(Setting(workflow=AGENT, without=guards.without))
+            self.stepper.reset(Setting(without=guards.without))
             return self._naive(empty) if guards.naive else self._durable(empty, guards)
         except DatabaseAway:
             raise
@@ -159,7 +159,7 @@ class Bench:
             completed=row.get("status") == "completed",
             exit_code=stepper.worker("A").exit_code,
             recovery_ms=recoveries[-1]["recovery_ms"] if recoveries else None,
-            line=str(Schedule(Setting(without=guards.without), tuple(stepper.moves))),
+            line=stepper.line,
             history=tuple(self.engine.history(workflow_id)),
         )
 

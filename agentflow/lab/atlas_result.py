@@ -13,7 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from .broken import BROKEN
-from .look import counted, worker_name
+from .entries import Row, worker_name
+from .look import counted
 from .picture import Picture
 from .plan import GAP, PATH
 from .playbook import PRESETS
@@ -22,7 +23,6 @@ from .sentences import sentences
 if TYPE_CHECKING:
     import pandas
 
-Row = Mapping[str, Any]
 State = Literal["running", "done", "missing", "failed"]
 BOUNDARIES = ("before claim", *PATH)
 """The rows: what a first worker of the support agent passes. `load` comes after a take-over only, so it is none of them."""

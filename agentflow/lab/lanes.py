@@ -30,7 +30,7 @@ from ..run import Workflow
 from . import processes
 from .body import Body, Order, Report, close_lane_engine, engine_of_a_lane
 from .broken import engine_class
-from .playbook import PLAYABLE, workflows_for
+from .playbook import workflows_for
 from .schedule import Setting
 
 KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
@@ -320,5 +320,5 @@ def _check_picklable(call: LaneCall) -> None:
 
 
 def own_functions(engine: Engine) -> dict[str, Workflow]:
-    """The engine's workflows that are not the playbook's."""
-    return {name: function for name, function in engine.workflows.items() if name not in PLAYABLE}
+    """The engine's workflows that a worker process does not have already."""
+    return {name: function for name, function in engine.workflows.items() if _steady().get(name) is not function}

@@ -54,7 +54,7 @@ class NaiveLane(ProcessLane):
     """
 
     def __init__(self, name: str, patience: float, job: Job) -> None:
-        super().__init__(name, patience, lambda *_: None)  # type: ignore[arg-type]
+        super().__init__(name, patience, lambda _: "", lambda *_: None)  # type: ignore[arg-type]
         self.job = job
 
     def _start(self) -> None:

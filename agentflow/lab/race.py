@@ -28,7 +28,8 @@ from ..errors import RaceError
 from ..front import Engine, find_database
 from ..model import Policy
 from ..worker import new_identity
-from .look import query, worker_name
+from .entries import worker_name
+from .look import query
 from .processes import kill, start
 from .race_result import LANES, Commit, Comparison, Look, Race
 from .soak import own_schema
