@@ -4,12 +4,15 @@ if (atlas && !atlas.dataset.ready) {
   atlas.dataset.ready = 'yes';
   const cells = () => [...atlas.querySelectorAll('.af-map .cell')];
   const list = () => atlas.querySelector('.af-choice select');
-  const named = (option) => option.textContent.replace(/\u00a0/g, ' ');  // ipywidgets keeps spaces by making them hard
+  const named = (cell) => `${cell.dataset.boundary}, ${cell.dataset.guards}`;
+  const words = (option) => option.textContent.replace(/\u00a0/g, ' ');  // ipywidgets makes spaces hard
+  const listed = () => cells().find(c => named(c) === words(list().options[list().selectedIndex]));
   const reach = () => {
     // With the focus here JupyterLab takes `x` as delete cell; this attribute is the cure.
     atlas.querySelectorAll('select,summary,[tabindex]').forEach(e => {
       if (e.dataset.lmSuppressShortcuts !== 'true') e.setAttribute('data-lm-suppress-shortcuts', 'true'); });
     atlas.querySelectorAll('.af-cell .widget-html-content').forEach(e => { e.setAttribute('role', 'status'); });
+    if (list() && !atlas.querySelector('.af-map .chosen')) mark(listed());  // the picture was drawn anew
   };
   const mark = (chosen) => cells().forEach(c => {
     c.setAttribute('tabindex', c === chosen ? '0' : '-1');
@@ -20,7 +23,7 @@ if (atlas && !atlas.dataset.ready) {
     mark(cell);
     clearTimeout(later);
     later = setTimeout(() => {
-      const select = list(), at = [...select.options].findIndex(o => named(o) === cell.getAttribute('aria-label'));
+      const select = list(), at = [...select.options].findIndex(o => words(o) === named(cell));
       if (at >= 0 && select.selectedIndex !== at) { select.selectedIndex = at; select.dispatchEvent(new Event('change', {bubbles: true})); }
     }, 80);
   };
@@ -32,10 +35,7 @@ if (atlas && !atlas.dataset.ready) {
     const cell = event.target.closest && event.target.closest('.af-map .cell');
     if (cell) cell.focus({preventScroll: true});
   });
-  atlas.addEventListener('change', () => {
-    const said = named(list().options[list().selectedIndex]);
-    mark(cells().find(c => c.getAttribute('aria-label') === said));
-  });
+  atlas.addEventListener('change', () => mark(listed()));
   atlas.addEventListener('keydown', (event) => {
     const cell = event.target.closest && event.target.closest('.af-map .cell');
     if (!cell) return;
@@ -52,7 +52,6 @@ if (atlas && !atlas.dataset.ready) {
     const next = (grid[to[0]] || [])[to[1]];
     if (next) { next.focus(); next.scrollIntoView({block: 'nearest', inline: 'nearest'}); }
   });
-  if (list()) mark(cells().find(c => c.getAttribute('aria-label') === named(list().options[list().selectedIndex])));
   reach();
   new MutationObserver(reach).observe(atlas, {childList: true, subtree: true});
 }

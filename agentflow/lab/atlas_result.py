@@ -7,7 +7,7 @@ What lives here: plain records without a database, and what follows from them. W
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -170,7 +170,7 @@ class Atlas:
         """The same, with this cell in its place."""
         return replace(self, cells={**self.cells, (cell.boundary, cell.guards): cell})
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Cell]:
         return (cell for guards in self.guard_sets for cell in self.column(guards))
 
     @property

@@ -2,7 +2,8 @@
 
 What lives here: the widget, and what it shows without a kernel. What does not: playing (`atlas`), drawing (`atlas_picture`,
 `timeline`). The list is a plain `Dropdown`, so all of it works by keyboard; a click on a cell, or the focus on it, chooses it
-in the list (`atlas.js`). A cell can do the same: `view.choose("after tool", "all guards")`.
+in the list (`atlas.js`). A cell of the notebook can do the same, `view.choose("after tool", "all guards")`, and watch an atlas
+while it is played: `view = AtlasView(Atlas())`, then `atlas(engine, watch=view.show)`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class AtlasView:
         self.cell = chosen or next((cell for cell in cells if cell.boundary == "after tool"), cells[0])
         self._map, self._detail = widgets.HTML(), widgets.HTML()
         self._list = widgets.Dropdown(
-            options=[(cell.sentence, (cell.boundary, cell.guards)) for cell in cells],
+            options=[(f"{cell.boundary}, {cell.guards}", (cell.boundary, cell.guards)) for cell in cells],
             value=(self.cell.boundary, self.cell.guards),
             description="cell",
             layout=widgets.Layout(width="560px"),
@@ -48,24 +49,26 @@ class AtlasView:
         self.view = widgets.VBox([carrier, self._map, self._list, self._detail])
         for widget, name in ((self.view, "atlas"), (self._map, "map"), (self._list, "choice"), (self._detail, "cell")):
             widget.add_class(f"af-{name}")
+        self._list.observe(lambda change: self.choose(*change.new), "value")
+        self.show(atlas)
+
+    def show(self, atlas: Atlas) -> None:
+        """This atlas is shown, such as one with a cell more; it has the same rows and columns."""
+        self.atlas = atlas
         self._map.value = atlas.picture(live=True)._repr_html_()
-        self._list.observe(lambda change: self._show(*change.new), "value")
-        self._show(*self._list.value)
+        self.choose(*self._list.value)
 
     def choose(self, boundary: str, guards: str) -> Cell:
         """This cell is shown; the cell. Raises KeyError if there is none."""
-        cell = self.atlas.cell(boundary, guards)
+        self.cell = self.atlas.cell(boundary, guards)
         self._list.value = (boundary, guards)
-        return cell
+        self._detail.value = detail(self.cell)
+        return self.cell
 
     def close(self) -> None:
         """No widget of the view is left."""
         for widget in (*self.view.children, self.view):
             widget.close()
-
-    def _show(self, boundary: str, guards: str) -> None:
-        self.cell = self.atlas.cell(boundary, guards)
-        self._detail.value = detail(self.cell)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         bundle = self.view._repr_mimebundle_(**options) or {}
