@@ -261,7 +261,7 @@ class ProcessLane(Lane):
         """The process ended without being told to; the lane is empty."""
         code = None
         if self._process:
-            self._process.join(1)
+            processes.has_ended(self._process, 1)
             code = self._process.exitcode
         self.alive = self.paused = False
         return LaneError(
