@@ -14,7 +14,8 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 from sqlalchemy.exc import DBAPIError
@@ -299,6 +300,52 @@ def soak(
     for problem in report.problems:
         typer.echo(f"agentflow: {problem}.", err=True)
     raise typer.Exit(not report.ok)
+
+
+@app.command()
+def play(
+    line: Annotated[str, typer.Argument(metavar="LINE", help="The schedule, such as 'A*5 A! expire B*'.")],
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards either way.")
+    ] = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
+    ] = None,
+    lanes: Annotated[
+        Literal["thread", "process"], typer.Option("--lanes", help="What the workers are; processes are really killed.")
+    ] = "thread",
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the history here.")
+    ] = None,
+    capsule: Annotated[
+        Path | None, typer.Option("--capsule", metavar="FILE", dir_okay=False, help="Write the run's capsule here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play one schedule, print its history, draw it."""
+    from .lab.play import play as run
+    from .lab.play import read_line
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
+    schedule = read_line(line, workflow, without or ())
+    where = find_database("play").url.render_as_string(hide_password=False)
+    played = run(where, schedule, lanes=lanes, schema=schema)
+    if capsule:
+        played.capsule.save(capsule)
+    if svg:
+        played.capsule.draw(svg)
+    if as_json:
+        _print_json(played.to_dict())
+    else:
+        typer.echo("\n".join([played.capsule.schedule, *played.capsule.lines(), ""]))
+        _print_figures(played.figures)
+        typer.echo(played.capsule.outcome["sentence"])
+    for problem in played.problems:
+        typer.echo(f"agentflow: {problem}", err=True)
+    raise typer.Exit(bool(played.problems))
 
 
 @app.command()

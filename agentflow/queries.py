@@ -71,14 +71,11 @@ FROM agentflow_world.tool_ledger
 WHERE idempotency_key = %(p_key)s AND remembered""",
 )
 
-_read(
-    "history",
-    "One workflow's history: the engine's entries in their own order, each of the world's after those before it.",
-    """\
+_HISTORY = """\
 SELECT * FROM (
     SELECT workflow_id, n, at, event, transaction, subject, worker, fence_token, detail
     FROM agentflow.history
-    WHERE workflow_id = %(p_workflow)s
+    WHERE workflow_id = {workflow}
     UNION ALL
     SELECT a.workflow_id,
            (SELECT coalesce(max(h.n), 0) FROM agentflow.history AS h
@@ -88,9 +85,30 @@ SELECT * FROM (
            json_build_object('idempotency_key', idempotency_key, 'effect_id', effect_id, 'attempts', attempt,
                              'outcome', outcome)
     FROM agentflow_world.tool_attempts AS a
-    WHERE a.workflow_id = %(p_workflow)s
+    WHERE a.workflow_id = {workflow}
 ) AS entries
-ORDER BY n, transaction = 'tool', at""",
+ORDER BY n, transaction = 'tool', at"""
+
+_read(
+    "history",
+    "One workflow's history: the engine's entries in their own order, each of the world's after those before it.",
+    _HISTORY.format(workflow="%(p_workflow)s"),
+)
+
+_read(
+    "frame",
+    "A few workflows with everything that was written for them, the world's record too, all from one snapshot.",
+    f"""\
+SELECT w.*, lease_expires_at <= clock_timestamp() AS expired, next_run_at > clock_timestamp() AS postponed,
+       coalesce((SELECT json_agg(s ORDER BY s.position) FROM agentflow.steps AS s WHERE s.workflow_id = w.id), '[]')
+           AS steps,
+       coalesce((SELECT json_agg(i ORDER BY i.created_at) FROM agentflow.action_intents AS i WHERE i.workflow_id = w.id),
+                '[]') AS intents,
+       coalesce((SELECT json_agg(l ORDER BY l.effect_id) FROM agentflow_world.tool_ledger AS l WHERE l.workflow_id = w.id),
+                '[]') AS effects,
+       coalesce((SELECT json_agg(h) FROM ({_HISTORY.format(workflow="w.id")}) AS h), '[]') AS history
+FROM agentflow.workflows AS w
+WHERE id = ANY(%(p_workflows)s)""",
 )
 
 

@@ -24,6 +24,7 @@ from agentflow.lab import atlas as playing
 from agentflow.lab.atlas import Bench, atlas, bench
 from agentflow.lab.atlas_result import BOUNDARIES, DEFAULT, STALE_WORKER, TWO_CLAIMS, Atlas, Cell, GuardSet
 from agentflow.lab.atlas_view import AtlasView
+from agentflow.lab.canonical import agreed, canonical
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.stepper import Stepper
 from tests import chromium
@@ -166,11 +167,8 @@ def test_recovery_latency_is_known_where_something_was_taken_over(whole: Atlas) 
         assert cell.recovery_ms is None or cell.recovery_ms > 0
 
 
-def canonical(history: Any) -> list[tuple[Any, ...]]:
-    return [
-        (entry["n"], entry["event"], entry["subject"], entry["fence_token"], (entry["worker"] or "").split(".")[0])
-        for entry in history
-    ]
+def agreed_on(history: Any) -> list[Any]:
+    return [agreed(entry) for entry in canonical(history)]
 
 
 @pytest.mark.parametrize("guards", [ALL, NO_KEY, ACKNOWLEDGES, READS])
@@ -180,7 +178,7 @@ def test_a_cells_schedule_gives_its_history_on_thread_lanes_too(whole: Atlas, en
         for boundary in ("before claim", "before tool", "after tool", "before acknowledge", "after acknowledge"):
             cell = whole.cell(boundary, guards)
             stepper.play(cell.line)
-            assert canonical(engine.history("request-1")) == canonical(cell.history), cell.line
+            assert agreed_on(engine.history("request-1")) == agreed_on(cell.history), cell.line
             assert counted_in(engine)["effects"] == cell.effects
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from sqlalchemy import create_engine, text
 
 from agentflow import Claim, Database, Engine, migrate
 from agentflow.errors import NotALaboratory, SoakError
-from agentflow.lab import soak as soaking
 from agentflow.lab.plan import GAP, plan_kills
 from agentflow.lab.report import SoakReport
 from agentflow.lab.soak import soak
@@ -24,9 +22,6 @@ from agentflow.requests import read_requests
 from tests.conftest import rows
 
 DATA = Path(__file__).parent.parent / "data" / "support_requests.csv"
-
-
-OF_NAME = "SELECT nspname FROM pg_namespace WHERE nspname LIKE :name"
 
 
 def some(count: int) -> Iterator[str]:
@@ -268,24 +263,3 @@ def test_a_soak_touches_no_schema_that_it_did_not_make(url: str, schema: Any) ->
         assert rows(Engine(world), "SELECT id FROM {s}.workflows") == [{"id": "theirs"}]
     finally:
         drop(url, world.schema)
-
-
-def test_what_is_interrupted_while_it_gets_its_tables_leaves_no_schema(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    made: list[str] = []
-
-    def interrupted(database: Database, **_: object) -> None:
-        with database.alchemy.connect() as connection:
-            made.extend(connection.execute(text(OF_NAME), {"name": f"{name}%"}).scalars())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(soaking, "migrate", interrupted)
-    with pytest.raises(KeyboardInterrupt), soaking.own_schema(url, name, False, "a test"):
-        pass
-    assert sorted(made) == [name, f"{name}_world"]
-    database = Database(url)
-    with database.alchemy.connect() as connection:
-        assert connection.execute(text(OF_NAME), {"name": f"{name}%"}).scalars().all() == []
-    database.close()

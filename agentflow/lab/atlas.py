@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
@@ -29,10 +28,10 @@ from .counting import CountedAgent
 from .laboratory import PATIENT
 from .look import query
 from .naive import Job, kill_and_retry
+from .own_schema import new_name, own_schema
 from .plan import label
 from .playbook import REQUESTS
 from .schedule import Move, Setting
-from .soak import own_schema
 from .stepper import Stepper
 
 BESIDE = 3
@@ -57,7 +56,7 @@ def atlas(
     began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
     with ExitStack() as stack:
         free: SimpleQueue[Bench] = SimpleQueue()
-        name = schema or f"atlas_{uuid.uuid4().hex[:10]}"
+        name = schema or new_name("atlas")
         for number in range(1, min(beside, len(list(found))) + 1):
             free.put(stack.enter_context(bench(_url(where), f"{name}_{number}")))
         show = stack.enter_context(_bar(len(list(found)), progress))
@@ -113,7 +112,7 @@ def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Iterator[Cel
 @contextmanager
 def bench(url: str, schema: str) -> Iterator[Bench]:
     """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
-    with own_schema(url, schema, False, "an atlas") as database, tempfile.TemporaryDirectory() as folder:
+    with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
         engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
         try:

@@ -13,7 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from .broken import BROKEN
-from .entries import Row, worker_name
+from .canonical import agreed, canonical
+from .entries import Row
 from .look import counted
 from .picture import Picture
 from .plan import GAP, PATH
@@ -137,12 +138,8 @@ class Cell:
         return [entry["detail"]["said"] for entry in self.history]
 
     def to_dict(self) -> dict[str, Any]:
-        """The cell for a program; of the history what is the same in every run."""
-        kept = ("n", "event", "transaction", "subject", "fence_token")
-        history = [
-            {**{name: entry[name] for name in kept}, "worker": entry["worker"] and worker_name(entry["worker"])}
-            for entry in self.history
-        ]
+        """The cell for a program; the history as it is on every machine, without what a clock measured."""
+        history = [agreed(entry) for entry in canonical(self.history)] if self.line else list(self.history)
         plain = {name: value for name, value in vars(self).items() if name not in ("history", "executions")}
         return {**plain, "executions": len(self.executions), "executed_again": self.executed_again, "history": history}
 

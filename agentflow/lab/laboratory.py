@@ -51,7 +51,7 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises
     NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
     """
-    let_go("panel", name)
+    let_go("room", name)
     options.setdefault("policy", PATIENT)
     engine = open_engine(schema=name, **options)
     keep("engine", name, engine)

@@ -48,11 +48,13 @@ class Lane(ABC):
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
         self.exit_code: int | None = None
+        self._order: Order = "go"  # the last one
 
     def start(self, identity: str) -> None:
         """A new worker of this identity stands before its first claim. Raises LaneError."""
         self.identity, self.standing = identity, Boundary("claim", "before", identity)
         self.paused = self.busy = False
+        self._order = "go"
         self._start()
         self.alive = True
         self.settle()
@@ -67,8 +69,13 @@ class Lane(ABC):
 
     def begin(self, order: Order) -> None:
         """The order is given; settle() waits for what comes of it."""
+        if self.busy and order != self._order:
+            raise LaneError(
+                f"{self.name} is still on its way: {self.why_busy()}. The move before this one, again, waits on; a kill or a "
+                "reset ends it."
+            )
         if not self.busy:
-            self.busy = True
+            self.busy, self._order = True, order
             self._send(order)
 
     def settle(self) -> Report:
@@ -246,10 +253,10 @@ class ProcessLane(Lane):
         super().resume()
 
     def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.kill(self.pid or 0, number)
-        except ProcessLookupError as error:
-            raise self._gone() from error
+        pid = self.pid
+        if pid is None or self._process is None or not self._process.is_alive():  # the number may be another's by now
+            raise self._gone()
+        os.kill(pid, number)
 
     @property
     def _line(self) -> Connection[Any, Any]:

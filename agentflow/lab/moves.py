@@ -15,12 +15,12 @@ from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server, default_home
 from . import aim
-from .body import Asked, Ended, Report
+from .body import Asked, Ended, Report, asked_last
 from .crew import Crew
 from .schedule import Move, Setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Moved:
     """What one move did.
 
@@ -37,6 +37,10 @@ class Moved:
     workflow: str | None = None
     said: str = ""
     trouble: str = ""
+
+    def __repr__(self) -> str:
+        """Like str(): a notebook shows it, and identities of workers differ from run to run."""
+        return str(self)
 
     def __str__(self) -> str:
         if self.passed is None:
@@ -58,6 +62,11 @@ class Maker:
     def __init__(self, engine: Engine, crew: Crew, setting: Setting, server: Server | None) -> None:
         self.engine, self.crew, self.setting, self.server = engine, crew, setting, server
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+
+    def created(self, move: Move) -> Moved:
+        """What came before this first move: the workflows were written down."""
+        passed = Boundary("create", "after", workflow=self.workflows[0], outcome="committed")
+        return Moved(move, passed, asked_last(self.engine, passed), workflow=passed.workflow)
 
     def make(self, move: Move) -> Moved:
         """The move was made, once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
@@ -127,7 +136,8 @@ class Maker:
         workflow_id = aim.whose(move, self.rows(), can_end, noun)
         with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
             self.engine.expire_lease(workflow_id)
-        return Moved(move, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
+        asked = asked_last(self.engine, Boundary("expire", "after"))
+        return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
 
     def _deliver(self, move: Move) -> Moved:
         workflow_id = aim.addressee(move, self.setting.workflow, self.rows())
@@ -136,7 +146,8 @@ class Maker:
             said = f"the event {move.event} arrives at {workflow_id}"
         except EventRefused as refused:
             said = str(refused)
-        return Moved(move, workflow=workflow_id, said=said)
+        asked = asked_last(self.engine, Boundary("deliver", "after"))
+        return Moved(move, asked=asked, workflow=workflow_id, said=said)
 
     def _forget(self, move: Move) -> Moved:
         forgotten = self.engine.world.forget_keys()

@@ -6,7 +6,10 @@ drawn (`race_picture`, `plots`). Ink, mute, rule and paper follow JupyterLab's t
 
 from __future__ import annotations
 
+import hashlib
 import html
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,3 +70,34 @@ def frame(body: str, *, width: float, height: float, label: str, text: str) -> s
         f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc>{STYLE}"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
     )
+
+
+SENTINELS = {"#010203": INK, "#010305": MUTE, "#010407": RULE, "#010509": PAPER}
+"""Colours that nobody would choose: what is drawn in them follows the theme."""
+
+
+def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> str:
+    """matplotlib's SVG as a picture of the house: themed, described, and without an id that another picture may have.
+
+    `labels` names parts by their gid, for screen readers and as tooltips; a gid that begins with `halo` gets a paper edge.
+    """
+    width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0]
+    body = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    # its style is for every element of the page that it stands in, so it becomes an attribute of this picture
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = f'<g stroke-linejoin="round" stroke-linecap="butt">{body.strip()}</g>'
+    for colour, token in SENTINELS.items():
+        body = body.replace(colour, token)
+    body = (
+        re.sub("'DejaVu Sans'[^;\"]*", FONT, body)
+        .replace("font-weight: 700", "font-weight: 600")
+        .replace("bold ", "600 ")
+    )
+    own = "af" + hashlib.sha256((label + text + body).encode()).hexdigest()[:10] + "-"
+    body = re.sub(r'<g id="halo', '<g class="h" id="halo', body)
+    for gid, said in labels.items():
+        name = f'aria-label="{escaped(said)}"'
+        body = body.replace(f'id="{gid}">', f'id="{gid}" class="ev" {name}><title>{escaped(said)}</title>')
+    body = re.sub(r'(?<=\bid=")|(?<=xlink:href="#)|(?<=url\(#)', own, body)
+    svg = frame(body, width=float(width), height=float(height), label=label, text=text)
+    return svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1)

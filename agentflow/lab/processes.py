@@ -22,7 +22,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-_PRELOADED = ["agentflow", "agentflow.lab.crashes", "agentflow.lab.soak", "agentflow.lab.lanes", "agentflow.lab.race"]
+_LABORATORY = ("crashes", "soak", "lanes", "race")
+_PRELOADED = ["agentflow", *(f"agentflow.lab.{name}" for name in _LABORATORY)]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _reading = threading.RLock()

@@ -12,8 +12,7 @@ claim also keeps its transaction's number and its snapshot, so that the rows say
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,13 +27,16 @@ from ..errors import RaceError
 from ..front import Engine, find_database
 from ..model import Policy
 from ..worker import new_identity
+from .broken import texts
 from .entries import worker_name
 from .look import query
+from .own_schema import new_name, own_schema
 from .processes import kill, start
-from .race_result import LANES, Commit, Comparison, Look, Race
-from .soak import own_schema
+from .race_order import Commit
+from .race_result import Comparison, Look, Race
+from .schedule import LANES
 
-SKIP = " SKIP LOCKED"
+CLOCK = "SELECT clock_timestamp() AS now"
 ASKED = "'asked_at', statement_timestamp()"
 OBSERVED = ASKED + ",\n    'xid', pg_current_xact_id()::text, 'snapshot', pg_current_snapshot()::text"
 CLAIMS = ("skip_locked", "plain_lock")
@@ -55,14 +57,12 @@ class Settings:
     make_engine: MakeEngine
 
 
-class RaceDatabase(Database):
-    """A database whose claims leave their transaction's number and snapshot in the history; perhaps a plain lock."""
-
-    def __init__(self, settings: Settings, name: str) -> None:
-        super().__init__(settings.url, settings.schema, application_name=name)
-        text = self._texts["claim"].replace(ASKED, OBSERVED)
-        self._texts["claim"] = text if settings.claim == "skip_locked" else text.replace(SKIP, "")
-        self._texts["clock"] = "SELECT clock_timestamp() AS now"
+def observed(engine: Engine, claim: str) -> Engine:
+    """The same engine; its claims leave their transaction's number and snapshot in the history, and perhaps use a plain lock."""
+    schema = engine.database.schema
+    text = engine.database.sql("claim") if claim == "skip_locked" else texts(["skip_locked"], schema)["claim"]
+    engine.database = engine.database.with_texts({"claim": text.replace(ASKED, OBSERVED), "clock": CLOCK})
+    return engine
 
 
 def race(
@@ -79,14 +79,14 @@ def race(
     asked = list(requests)
     _check(asked, workers, claim)
     where = url or find_database().url.render_as_string(hide_password=False)
-    with own_schema(where, schema or f"race_{uuid.uuid4().hex[:12]}", keep, "a race") as database:
+    with own_schema(where, schema or new_name("race"), keep) as database:
         settings = Settings(where, database.schema, claim, lease_seconds, make_engine)
         engine = make_engine(database)
         try:
-            with _at_the_barrier(settings, LANES[:workers], patience) as racers:
+            with _at_the_barrier(settings, tuple(LANES[:workers]), patience) as racers:
                 engine.create_workflows(asked, workflow_ids=[f"request-{n}" for n in range(1, len(asked) + 1)])
                 empty = _run(racers, patience)
-            return _read(engine, claim, LANES[:workers], len(asked), empty)
+            return read_race(engine, claim, tuple(LANES[:workers]), len(asked), empty)
         finally:
             engine.close()
 
@@ -112,18 +112,16 @@ def _check(requests: Sequence[str], workers: int, claim: str) -> None:
 def serve(settings: Settings, lane: str, channel: Connection) -> None:
     """One worker process: stands at the barrier, runs until nothing is runnable, and tells of its empty claims."""
     identity = new_identity(lane)
-    engine = settings.make_engine(RaceDatabase(settings, identity), policy=_policy(settings.lease_seconds))
+    database = Database(settings.url, settings.schema, application_name=identity)
+    policy = Policy(lease_seconds=settings.lease_seconds, crash_budget=1_000_000)
+    engine = observed(settings.make_engine(database, policy=policy), settings.claim)
     engine.claim_workflow(identity)  # nothing is there yet; the connections are made and the claim is prepared
     engine.world.look_up(None)
     clock = _clock(engine.database)
     channel.send("ready")
     channel.recv()
-    channel.send(_contend(engine, identity, clock))
+    channel.send(contend(engine, identity, clock))
     engine.close()
-
-
-def _policy(lease_seconds: float) -> Policy:
-    return Policy(lease_seconds=lease_seconds, crash_budget=1_000_000)
 
 
 def _clock(database: Database) -> Callable[[], datetime]:
@@ -134,7 +132,7 @@ def _clock(database: Database) -> Callable[[], datetime]:
     return lambda: now + timedelta(seconds=time.monotonic() - zero)
 
 
-def _contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Empty:
+def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Empty:
     """Nothing is runnable; the empty claims on the way."""
     empty: Empty = []
     worker = engine.worker(identity)
@@ -158,20 +156,30 @@ class _Racer:
     process: BaseProcess
     channel: Connection
 
+    def tell(self, word: str) -> None:
+        """The process has been told. Raises RaceError if it has died."""
+        try:
+            self.channel.send(word)
+        except ConnectionError:
+            raise self._ended() from None
+
     def hear(self, until: float) -> Any:
         """What the process says next. Raises RaceError if it has died, or says nothing until then."""
         try:
             if self.channel.poll(max(0.0, until - time.monotonic())):
                 return self.channel.recv()
         except (EOFError, ConnectionError):
-            self.process.join(5)
-            raise RaceError(
-                f"worker {self.lane} ended of itself with exit code {self.process.exitcode}; its error is on standard "
-                "error. The others were stopped; mend that and race again."
-            ) from None
+            raise self._ended() from None
         raise RaceError(
             f"worker {self.lane} was not through in time, and all were stopped. Give more `patience`, or `keep` the "
             "schema and read its histories."
+        )
+
+    def _ended(self) -> RaceError:
+        self.process.join(5)
+        return RaceError(
+            f"worker {self.lane} ended of itself with exit code {self.process.exitcode}; its error is on standard error. "
+            "The others were stopped; mend that and race again."
         )
 
 
@@ -198,7 +206,7 @@ def _run(racers: Sequence[_Racer], patience: float) -> dict[str, Empty]:
     """All have run until nothing was runnable; the empty claims of each lane."""
     until = time.monotonic() + patience
     for racer in racers:
-        racer.channel.send("go")
+        racer.tell("go")
     empty = {racer.lane: racer.hear(until) for racer in racers}
     for racer in racers:
         racer.process.join(max(0.0, until - time.monotonic()))
@@ -230,7 +238,8 @@ ORDER BY c.at"""
 _WORLD = "SELECT coalesce(sum(attempts), 0)::int AS attempts, count(*)::int AS effects FROM tool_ledger"
 
 
-def _read(engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: dict[str, Empty]) -> Race:
+def read_race(engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: Mapping[str, Empty]) -> Race:
+    """The race whose rows stand in the engine's schema, and the empty claims that its workers told of."""
     claimed = query(engine, _CLAIMED)
     since = partial(_ms, min([row["asked_at"] for row in claimed] + [told[0][0] for told in empty.values()]))
     looks = [

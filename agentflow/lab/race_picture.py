@@ -12,7 +12,8 @@ from bisect import bisect_left
 
 from .look import counted
 from .picture import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
-from .race_result import MEASURED, SAID, Commit, Held, Look, Race
+from .race_order import Commit
+from .race_result import MEASURED, SAID, Held, Look, Race
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960
 TOP, LANE, BAR, WAIT = 50, 52, 18, 10
@@ -124,9 +125,9 @@ def _held(race: Race, axis: _Axis, held: Held) -> tuple[float, str]:
     waits = look in race.waited
     said = f"{worker} claims {look.workflow} with token {look.token}"
     if waits:
-        said += f", after waiting for {' and '.join(look.met)}"
+        said += f", after waiting for {_names(look, ' and ')}"
     elif look.met:
-        said += f", passing over what {' and '.join(look.met)} held locked"
+        said += f", passing over what {_names(look, ' and ')} held locked"
     parts = [
         f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{PAPER}"/>',
         f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{hue}" fill-opacity=".2" '
@@ -158,6 +159,11 @@ def _held(race: Race, axis: _Axis, held: Held) -> tuple[float, str]:
         workflow=look.workflow,
         last=held.last + 1,
     )
+
+
+def _names(look: Look, between: str = ", ") -> str:
+    """The neighbours that it met, each once."""
+    return between.join(dict.fromkeys(look.met))
 
 
 def _wait_from(race: Race, axis: _Axis, held: Held) -> float:
@@ -199,12 +205,15 @@ def _refused(race: Race, axis: _Axis, n: int) -> tuple[float, str]:
     entry: Commit = race.commits[n]
     y, x = _top(race, str(entry.worker)), axis.commit(n)
     row = max(commit.token or 0 for commit in race.commits[:n] if commit.workflow == entry.workflow)
-    said = f"{entry.worker} tries {entry.transaction} with token {entry.token}; the row holds {row}: refused."
+    why = "its lease has ended" if row == entry.token else f"the row holds {row}"
+    said = f"{entry.worker} tries {entry.transaction} with token {entry.token}; {why}: refused."
     wall = f'<path class="wall" d="M{x - 6:.1f} {y + BAR + 3}h12" stroke="{INK}" stroke-width="4" fill="none"/>'
-    if entry == race.refused[0]:
+    if n == [commit.event for commit in race.commits].index("write_refused"):
+        words = "lease ended" if row == entry.token else f"{entry.token} ≠ {row}"
+        wide = LETTER * len(words) + 16
         wall += (
-            f'<rect x="{x - 20:.1f}" y="{y + BAR + 1}" width="40" height="15" rx="3" fill="{INK}"/>'
-            f'<text x="{x:.1f}" y="{y + BAR + 12}" class="c inv">{entry.token} ≠ {row}</text>'
+            f'<rect x="{x - wide / 2:.1f}" y="{y + BAR + 1}" width="{wide:.1f}" height="15" rx="3" fill="{INK}"/>'
+            f'<text x="{x:.1f}" y="{y + BAR + 12}" class="c inv">{words}</text>'
         )
     return _mark(n + 1, said, wall, worker=entry.worker, workflow=entry.workflow)
 
@@ -217,9 +226,9 @@ def _words(race: Race, axis: _Axis) -> list[str]:
         for held in race.held:
             look = held.look
             if look.worker == worker and look in race.waited:
-                said.append((_wait_from(race, axis, held), f"waits for {', '.join(look.met)}"))
+                said.append((_wait_from(race, axis, held), f"waits for {_names(look)}"))
             elif look.worker == worker and look.met:
-                said.append((axis.bar(held)[0] - 5, f"passes over {', '.join(look.met)}"))
+                said.append((axis.bar(held)[0] - 5, f"passes over {_names(look)}"))
         for look in race.empty:
             if look.worker == worker:
                 said.append((_empty_at(race, axis, look), "nothing, work left" if look.work_left else "nothing"))

@@ -1,32 +1,30 @@
 """What a race came to: its claims, its commits in one order that explains them, and the figures.
 
-What lives here: plain records without a database, and what follows from them (the table, the schedule, the sentences).
-What does not: running (`race`), drawing (`race_picture`). Times are milliseconds of the database's clock since the first
-claim was asked for, and are measured, like every share; counts of workflows and effects are not.
+What lives here: plain records without a database, and what follows from them (the table, the sentences). What does not:
+running (`race`), the order and the schedule (`race_order`), drawing (`race_picture`). Times are milliseconds of the
+database's clock since the first claim was asked for, and are measured, like every share; counts of workflows and effects
+are not.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import TopologicalSorter
-from itertools import groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
 from .look import Table, counted
 from .picture import Picture
+from .race_order import Commit, in_order, schedule_of
+from .schedule import MAX_REQUESTS
 
 if TYPE_CHECKING:
     import pandas
 
-LANES = ("A", "B", "C", "D")
 MEASURED = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}
 _ENDED = {"workflow_completed": "completed", "write_refused": "refused"}
-_ENDS = {"workflow_completed", "workflow_failed", "workflow_waiting", "lease_released", "attempt_failed"}
 
 
 @dataclass(frozen=True)
@@ -44,19 +42,6 @@ class Look:
     got: float
     met: tuple[str, ...] = ()
     work_left: bool = False
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One entry of a workflow's history: which transaction of which worker was committed, or refused."""
-
-    worker: str | None
-    workflow: str
-    event: str
-    transaction: str
-    subject: str | None
-    token: int | None
-    at: float
 
 
 @dataclass(frozen=True)
@@ -122,51 +107,28 @@ class Race:
     @property
     def duration(self) -> float:
         """Milliseconds from the first claim asked for to the last entry. Measured."""
-        return max(entry.at for entry in self.commits)
+        return max((entry.at for entry in self.commits), default=0.0)
 
     @property
     def waiting(self) -> float:
         """The share of the workers' time, from 0 to 1, in which they waited for a neighbour's commit. Measured."""
-        return sum(look.got - look.asked for look in self.waited) / (self.duration * len(self.workers))
+        waited = sum(look.got - look.asked for look in self.waited)
+        return waited / (self.duration * len(self.workers)) if waited else 0.0
 
     # -- one order that explains it ----------------------------------------------------------------------------------
 
     @cached_property
     def commits(self) -> tuple[Commit, ...]:
-        """Everything that was written after the requests came, in one order that explains who got which row.
-
-        A clock is read a moment before its commit, so by time alone two neighbours may stand in the wrong order. Three
-        things hold: each worker does one thing after another; the entries of a workflow are numbered; and a row that was
-        never held is locked only when all older ones are, so first claims come in the order of the queue.
-        """
-        entries = [entry for entry in self.entries if entry.event != "workflow_created"]
-        order: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(entries)), ()))
-        for chain in _chains(entries):
-            for before, after in pairwise(chain):
-                order.add(after, before)
-        order.prepare()
-        ready: list[tuple[float, int]] = []
-        found = []
-        while order.is_active():
-            for n in order.get_ready():
-                heapq.heappush(ready, (entries[n].at, n))
-            n = heapq.heappop(ready)[1]
-            found.append(entries[n])
-            order.done(n)
-        return tuple(found)
+        """Everything that was written after the requests came, in one order that explains who got which row."""
+        return in_order([entry for entry in self.entries if entry.event != "workflow_created"])
 
     @property
     def schedule(self) -> str:
         """The interleaving that was observed, as one line: played, it gives the same workflows to the same workers.
 
-        An empty claim is no part of it: nothing was committed.
+        An empty claim is no part of it: nothing was committed. A stepper plays up to MAX_REQUESTS requests.
         """
-        setting = [f"requests={self.requests}"] if self.requests > 1 else []
-        moves = []
-        for token, times in ((token, len(list(same))) for token, same in groupby(_tokens(self.commits))):
-            counts = times > 1 and token in self.workers
-            moves += [f"{token}*{times}"] if counts else [token] * times
-        return " ".join(setting + moves)
+        return schedule_of(self.commits, self.requests)
 
     @property
     def held(self) -> list[Held]:
@@ -238,13 +200,14 @@ class Race:
             f"{worker} claimed {', '.join(str(look.workflow) for look in self.claims if look.worker == worker) or 'nothing'}."
             for worker in self.workers
         ]
+        long = f" (to read; {MAX_REQUESTS} requests at most can be played)" if self.requests > MAX_REQUESTS else ""
         lines = [
             f"{counted(self.requests, 'request')}, {counted(len(self.workers), 'worker')}, {SAID[self.claim]}: "
             f"{self.completed} completed, {counted(self.effects, 'effect')}, {counted(self.attempts, 'attempt')}.",
             *who,
             f"{share} {counted(len(self.empty_with_work), 'claim')} found nothing although work was left. "
             f"{counted(len(self.refused), 'write')} refused.",
-            f"Schedule: {self.schedule}",
+            f"Schedule{long}: {self.schedule}",
             f"Who claimed what, waits and shares: {MEASURED}.",
         ]
         return "\n".join(lines)
@@ -293,37 +256,3 @@ def _ratio(race: Race) -> str:
     """How long a claim that met somebody took, in claims that met nobody (medians)."""
     met, alone = ([look.got - look.asked for look in race.claims if bool(look.met) is whom] for whom in (True, False))
     return f"{median(met) / median(alone):.1f}" if met and alone and median(alone) else "-"
-
-
-def _chains(entries: Sequence[Commit]) -> list[list[int]]:
-    """What must stay in order: each worker's entries, each workflow's, and the first claims."""
-    workflows: dict[str, list[int]] = {}
-    for n, entry in enumerate(entries):
-        workflows.setdefault(entry.workflow, []).append(n)
-    claims = [n for n, entry in enumerate(entries) if entry.event == "workflow_claimed" and entry.token == 1]
-    began = {(e.workflow, e.token): e.at for e in entries if e.event == "workflow_claimed"}
-    workers: dict[str, list[tuple[float, int]]] = {}
-    for n, entry in enumerate(entries):
-        if entry.worker:
-            workers.setdefault(entry.worker, []).append((began[entry.workflow, entry.token], n))
-    return [*workflows.values(), claims, *([n for _, n in sorted(chain)] for chain in workers.values())]
-
-
-def _tokens(commits: Sequence[Commit]) -> Iterator[str]:
-    """The moves of a schedule, one for each commit; a lease that ran out by itself is a move that ends it."""
-    held: set[str] = set()
-    for commit in commits:
-        ends = f"expire@{commit.workflow.rpartition('-')[2]}"
-        if commit.event == "lease_expired_for_test":
-            held.discard(commit.workflow)
-            yield ends
-        elif commit.event == "lease_renewed":
-            yield f"{commit.worker}~"
-        elif commit.worker and commit.transaction != "fault":
-            if commit.event == "workflow_claimed":
-                if commit.workflow in held:
-                    yield ends
-                held.add(commit.workflow)
-            elif commit.event in _ENDS:
-                held.discard(commit.workflow)
-            yield commit.worker

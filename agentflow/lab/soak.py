@@ -12,7 +12,6 @@ import json
 import random
 import tempfile
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,16 +22,15 @@ from statistics import fmean
 from typing import IO, Any, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.exc import ProgrammingError
 
 from .. import evidence
 from ..database import Database
-from ..errors import NotALaboratory, SoakError
+from ..errors import SoakError
 from ..front import Engine
-from ..migrations import migrate
 from ..model import Boundary, Hook, Policy
 from ..worker import new_identity
 from .crashes import kill_here
+from .own_schema import new_name, own_schema
 from .plan import GAP, Plan, label, plan_kills
 from .processes import ended, kill, start
 from .report import SoakReport
@@ -72,8 +70,10 @@ def soak(
         raise SoakError(
             "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
         )
-    own = schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}"
-    with _spooled(requests) as (spool, total), own_schema(url, own, keep, "a soak") as database:
+    with (
+        _spooled(requests) as (spool, total),
+        own_schema(url, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
+    ):
         plan = plan_kills(seed, total, kills)
         settings = Settings(
             url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
@@ -297,33 +297,6 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
 
 def _read_back(spool: IO[str]) -> Iterator[str]:
     return (json.loads(line) for line in spool)
-
-
-@contextmanager
-def own_schema(url: str, schema: str, keep: bool, whose: str) -> Iterator[Database]:
-    """A new laboratory, gone afterwards unless it is to be kept. Raises NotALaboratory if the schema exists."""
-    database = Database(url, schema)
-    try:
-        with database.alchemy.connect() as connection:
-            both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
-            try:  # both or none, and only new ones: what is dropped at the end is what was made here
-                connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
-            except ProgrammingError as error:
-                raise NotALaboratory(
-                    f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and {whose} begins "
-                    f"with new ones ({str(error.orig).strip()}). Name another."
-                ) from error
-        try:
-            migrate(database, laboratory=True)
-            yield database
-        finally:
-            if not keep:
-                with database.alchemy.connect() as connection:
-                    connection.execute(
-                        text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE')
-                    )
-    finally:
-        database.close()
 
 
 @contextmanager

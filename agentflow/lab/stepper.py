@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
-from ..errors import BadSchedule, DatabaseAway, LaneError
+from ..errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server
 from . import aim
+from .body import watched
 from .crew import Crew, Kind, weakened
 from .lanes import Lane
 from .moves import Maker, Moved, named
@@ -28,7 +29,9 @@ FIRST_CELL = "Run the first cell again, which starts it, and then the cells afte
 
 
 class Stepper:
-    """Lanes over one laboratory, and the moves that were made. Each move is shown to `watch` when it is done.
+    """Lanes over one laboratory, and the moves that were made.
+
+    Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
     `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
     than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
@@ -41,8 +44,8 @@ class Stepper:
         self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
         self._given = engine
         self.engine: Engine = engine.with_hook(None)
-        self.engine.database = engine.database.twin(patience=min(3.0, patience))
-        self._busy = threading.Lock()
+        self.engine.database = watched(engine.database, min(3.0, patience), engine.database.application_name)
+        self._busy = threading.RLock()  # a thread that plays a line makes its moves
         self._closed = False
         self._begin(setting or Setting())
 
@@ -65,17 +68,25 @@ class Stepper:
         schedule = parse(line) if isinstance(line, str) else line
         inputs_for(schedule.setting, self._given.workflows)
         weakened(self._given, schedule.setting)
-        self.reset(schedule.setting)
-        return [moved for move in schedule.moves for moved in self.move(move)]
+        done: list[Moved] = []
+        with self._moving():
+            self.reset(schedule.setting)
+            for number, move in enumerate(schedule.moves, 1):
+                try:
+                    done += self.move(move)
+                except AgentFlowError as error:
+                    error.add_note(f'This was move {number} of {len(schedule.moves)}, "{move}", of {schedule!s:.200}')
+                    raise
+        return done
 
     def move(self, move: Move | str) -> list[Moved]:
         """The move (or each move of a line) was made; what it did, one for each transaction or fault.
 
         Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
         """
-        if isinstance(move, str):
-            return [moved for one in self._read(move) for moved in self.move(one)]
         with self._moving():
+            if isinstance(move, str):
+                return [moved for one in self._read(move) for moved in self.move(one)]
             self._allow(move)
             return list(self._make(move))
 
@@ -93,11 +104,12 @@ class Stepper:
         Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
         way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
         """
-        left, moves = self.left_by(lane), self.recovery(lane)
-        done = [moved for move in moves for moved in self.move(move)]
-        while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
-            done += self.move(moves[-1])
-        return done
+        with self._moving():
+            left, moves = self.left_by(lane), self.recovery(lane)
+            done = [moved for move in moves for moved in self.move(move)]
+            while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
+                done += self.move(moves[-1])
+            return done
 
     def recovery(self, lane: str) -> list[Move]:
         """The moves that recover(lane) begins with. Raises LaneError if the lane left nothing behind."""
@@ -131,10 +143,11 @@ class Stepper:
         """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
         chosen = setting or self.setting
         weakened(self._given, chosen)
-        self._answers()
-        self._crew.end()
-        self.engine.reset_database()
-        self._begin(chosen)
+        with self._moving():
+            self._answers()
+            self._crew.end()
+            self.engine.reset_database()
+            self._begin(chosen)
 
     def close(self) -> None:
         """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
@@ -196,6 +209,10 @@ class Stepper:
             return "still running"
         return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
 
+    def sql(self, name: str) -> str:
+        """The text of a transaction as the setting's engine asks it, guards taken away."""
+        return self._crew.engine.database.sql(name)
+
     def left_by(self, lane: str) -> list[str]:
         """The open workflows that the lane's dead or paused workers hold, and those that wait out a back-off."""
         if self._closed or not self._created:
@@ -212,18 +229,17 @@ class Stepper:
     def _read(self, text: str) -> tuple[Move, ...]:
         """The moves of a line without a setting, as they follow what was made so far. Raises BadSchedule."""
         before = str(Schedule(self.setting)) + " " if self.setting != Setting() else ""
-        roll = Roll(self.moves)
-        return parse(before + text, roll).moves
+        self._notice()
+        schedule = parse(before + text, Roll(self.moves))
+        if schedule.setting != self.setting:
+            raise BadSchedule(
+                f'"{schedule.setting}" begins a new line; play the whole line, or reset to that setting first.'
+            )
+        return schedule.moves
 
     def _allow(self, move: Move) -> None:
         """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
-        if self._closed:
-            raise LaneError("This stepper is closed. Run the cell that made it again.")
-        self._answers()
-        for lane in self._crew.lost():
-            if lane.name not in Roll(self.moves).dead:  # somebody killed its process from outside
-                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
-                lane.standing = None
+        self._notice()
         if why := Roll(self.moves).refuses(move):
             raise BadSchedule(f'"{move}" {why}.')
         if not self._created:
@@ -234,6 +250,18 @@ class Stepper:
                 )
             self.engine.create_workflows(self._inputs, name=self.setting.workflow, workflow_ids=self.workflows)
             self._created = True
+            if self.watch:
+                self.watch(self._maker.created(move))
+
+    def _notice(self) -> None:
+        """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
+        if self._closed:
+            raise LaneError("This stepper is closed. Run the cell that made it again.")
+        self._answers()
+        for lane in self._crew.lost():
+            if lane.name not in Roll(self.moves).dead:
+                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
+                lane.standing = None
 
     def _make(self, move: Move) -> Iterator[Moved]:
         """Each transaction or fault of the move, made and noted one after the other."""
@@ -272,7 +300,8 @@ class Stepper:
         passed = moved.passed
         if passed and passed.workflow:
             for entry in reversed(self.engine.history(passed.workflow)):
-                if (entry["worker"], entry["transaction"]) == (passed.worker, passed.transaction):
+                its = entry["worker"] in (passed.worker, None)  # the world's entries name no worker
+                if its and entry["transaction"] == passed.transaction:
                     at: datetime = entry["at"]
                     return at
         return datetime.max.replace(tzinfo=UTC)

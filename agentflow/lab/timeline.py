@@ -174,9 +174,9 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
 def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     """The strip is drawn; its height."""
     marks = s.told.marks
+    ground.scaffold(s)
     for n in range(s.first, s.last):
         clock(s, s.xs[n], marks[n])
-    ground.scaffold(s)
     if not marks:
         s.text(GUTTER + 33, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
     ground.behind(s)

@@ -194,8 +194,7 @@ def waits(s: Sheet, span: Span) -> None:
     """A pair of parentheses on the row's line, from the wait to what ended it."""
     for where, side in ((span.start, 1), (span.end, -1)):
         if s.holds(where) and (side == 1 or span.closed):
-            both = span.start == span.end
-            x = s.x(where) + (-9 * side if both else 0)
+            x = s.x(where) - 9 * side  # outside of the arrow that begins or ends the wait
             y = s.level(_token_at(s, where)) - 10
             s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", PAPER, 6)
             s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5)
