@@ -30,7 +30,7 @@ from agentflow.lab.stepper import Stepper
 from tests import chromium
 from tests.conftest import rows
 from tests.helpers import database_of_its_own, eventually
-from tests.programs import environment, running
+from tests.programs import ROOT, environment, running
 
 SVG = "{http://www.w3.org/2000/svg}"
 ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in DEFAULT)
@@ -371,6 +371,14 @@ def test_the_picture_has_a_name_and_its_text_twin_and_nothing_that_clashes_in_a_
     shown = " ".join(words(root))
     assert STALE_WORKER in shown
     assert "76 processes killed" in shown
+
+
+def test_the_page_shows_the_picture_as_it_is_drawn_today(whole: Atlas) -> None:
+    kept = ROOT / "docs" / "pictures" / "crash-atlas.svg"
+    assert kept.read_text(encoding="utf-8") == whole.picture().svg + "\n", (
+        "agentflow atlas --svg docs/pictures/crash-atlas.svg"
+    )
+    assert "pictures/crash-atlas.svg" in (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
 
 
 def test_the_text_twin_says_each_column(whole: Atlas) -> None:
