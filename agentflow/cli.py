@@ -350,7 +350,9 @@ def play(
 
 @app.command()
 def atlas(
-    svg: Annotated[str | None, typer.Option("--svg", metavar="FILE", help="Write the picture into this file.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the atlas here.")
+    ] = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),

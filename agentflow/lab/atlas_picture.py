@@ -16,7 +16,9 @@ from .plan import GAP
 
 LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
 PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
+GUTTER = LEFT + 1
 STICKY = 8  # more columns than this: the row names stay while the rest scrolls
+HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
 TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
 
 
@@ -41,7 +43,7 @@ def draw_atlas(atlas: Atlas, *, live: bool = False) -> Picture:
     svg = frame("\n".join(body), label=TITLE, text=text, **size)
     if live:
         svg = svg.replace('role="img"', 'role="group"', 1)
-    gutter = _gutter(rows, size["height"]) if len(atlas.guard_sets) > STICKY else ""
+    gutter = _gutter(rows, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
     return AtlasPicture(svg, text, gutter=gutter)
 
 
@@ -54,7 +56,7 @@ class AtlasPicture(Picture):
     def _repr_html_(self) -> str:
         if not self.gutter:
             return super()._repr_html_()
-        held = f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{LEFT - 4}px">{self.gutter}</div>'
+        held = f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{GUTTER}px">{self.gutter}</div>'
         return f'<div style="display:flex;overflow-x:auto">{held}<div style="flex:none">{self.svg}</div></div>'
 
 
@@ -70,7 +72,7 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
 
 
 def _heads(atlas: Atlas) -> Iterator[str]:
-    yield '<text x="10" y="22" class="m">a worker killed here ...</text>'
+    yield HERE
     yield f'<text x="{LEFT}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
     for number, guards in enumerate(atlas.guard_sets):
         x = LEFT + WIDE // 2 + WIDE * number
@@ -118,12 +120,13 @@ def _marks(cell: Cell, x: float, y: float) -> Iterator[str]:
 
 
 def _right(cell: Cell, x: float, y: float) -> Iterator[str]:
-    """One effect: quiet, in ink within the gap; with a word beside it if nobody completed the workflow."""
+    """One effect: quiet, in ink within the gap; further left, with a word beside it, if nobody completed the workflow."""
     loud = cell.boundary in GAP
+    x -= 0 if cell.completed else 20
     yield _diamond(x - 9, y, 5, fill=INK if loud else MUTE)
     yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">1</text>'
     if not cell.completed:
-        yield f'<text x="{x + 30:g}" y="{y + 4:g}" class="c b" font-size="11">stuck</text>'
+        yield f'<text x="{x + 22:g}" y="{y + 4:g}" class="b" font-size="11">stuck</text>'
 
 
 def _doubled(cell: Cell, x: float, y: float) -> Iterator[str]:
@@ -164,6 +167,12 @@ def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
     )
 
 
+def _gap_rules(rows: dict[str, float], right: float) -> Iterator[str]:
+    there = [y for boundary, y in rows.items() if boundary in GAP]
+    for y in (there[0] - 16, there[-1] + 16) if there else ():
+        yield f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{INK}" stroke-width="2" fill="none"/>'
+
+
 def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
     """Rules around the gap, a bracket, and the picture's one box."""
     there = [y for boundary, y in rows.items() if boundary in GAP]
@@ -171,8 +180,7 @@ def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
         return
     top, low = there[0] - 16, there[-1] + 16
     middle = (top + low) / 2
-    for y in (top, low):
-        yield f'<path d="M10 {y:g}L{right + 8:g} {y:g}" stroke="{INK}" stroke-width="2" fill="none"/>'
+    yield from _gap_rules(rows, right + 8)
     yield f'<path d="M{right + 2:g} {top:g}h10v{low - top:g}h-10" stroke="{INK}" stroke-width="3" fill="none"/>'
     yield f'<path d="M{right + 12:g} {middle:g}L{right + 20:g} {middle:g}" stroke="{INK}" stroke-width="3" fill="none"/>'
     yield f'<rect x="{right + 20:g}" y="{middle - 31:g}" width="190" height="62" rx="3" fill="{INK}"/>'
@@ -195,11 +203,17 @@ def _key(bottom: float, kills: int) -> Iterator[str]:
     yield f'<text x="512" y="{y:g}" class="m">effect lost</text>'
     yield f'<path d="M606 {y - 4:g}L616 {y - 4:g}" stroke="{MUTE}" stroke-width="1.2" fill="none"/>'
     yield f'<text x="624" y="{y:g}" class="m">no such boundary</text>'
-    yield f'<text x="10" y="{y:g}" class="m">{kills} processes killed</text>'
+    yield _killed(bottom, kills)
 
 
-def _gutter(rows: dict[str, float], height: float) -> str:
-    """The row names alone, on paper, to stand over the picture's own."""
-    names = "\n".join(line for boundary, y in rows.items() for line in _names(boundary, y))
-    svg = frame(names, width=LEFT - 4, height=height, label="boundaries", text="the names of the rows")
-    return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)
+def _killed(bottom: float, kills: int) -> str:
+    return f'<text x="10" y="{bottom + 22.5:g}" class="m">{kills} processes killed</text>'
+
+
+def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
+    """The row names and what is left of them, on paper, to stand over the picture's own."""
+    bottom = list(rows.values())[-1] + 24.5
+    parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
+    parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]
+    svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
+    return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1).replace("min-width:165px", f"width:{GUTTER}px")

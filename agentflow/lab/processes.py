@@ -22,7 +22,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-_LABORATORY = ("crashes", "soak", "lanes", "race")
+_LABORATORY = ("crashes", "soak", "lanes", "race", "naive")
 _PRELOADED = ["agentflow", *(f"agentflow.lab.{name}" for name in _LABORATORY)]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
