@@ -314,11 +314,12 @@ class Stepper:
     def _entry_of(self, moved: Moved) -> aim.Row | None:
         """What the history says of the transaction; None if it says nothing."""
         passed = moved.passed
-        for entry in reversed(self.engine.history(passed.workflow)) if passed and passed.workflow else ():
-            its = passed and entry["worker"] in (passed.worker, None)  # the world's entries name no worker
-            if its and passed and entry["transaction"] == passed.transaction:
-                return entry
-        return None
+        if passed is None or passed.workflow is None:
+            return None
+        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
+        its = (passed.worker, None)  # the world's entries name no worker
+        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
+        return found[-1] if found else None
 
     # -- the database --------------------------------------------------------------------------------------------------
 
