@@ -345,6 +345,14 @@ def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:
         explore(Engine(lab.database, tool=lambda call: {}), **SMALL)
 
 
+def test_a_side_effect_with_a_tool_of_its_own_is_refused(lab: Engine) -> None:
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("mail", key="mail", tool=lambda call: {"sent": True})
+
+    with pytest.raises(ExplorerError, match="action 'mail' is not a transaction of the simulated world"):
+        explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
+
+
 def test_a_workflow_that_asks_for_something_else_each_time_is_refused(lab: Engine) -> None:
     def waits_for_ever(run: Any, told: Any) -> Any:
         return run.wait_for_event("never", str(random.random()))
