@@ -106,17 +106,6 @@ def test_wrong_figures_of_execution_ledgers_are_named() -> None:
         checks.ledgers(ledgers, executed=3, side_effects=2)
 
 
-@pytest.mark.parametrize("answer", [None, 0, 4, "2", True, 1.0, [1]])
-def test_a_question_without_a_usable_answer_never_blocks_and_says_what_may_be_chosen(answer: Any) -> None:
-    question = checks.predict("Which?", ["a", "b", "<c>"], answer)
-    assert question.answer is None
-    said = checks.UNANSWERED if answer is None else "Choose a number from 1 to 3"
-    for other in (checks.UNANSWERED, "Choose a number from 1 to 3"):
-        assert (other in repr(question)) == (other == said) == (other in question._repr_html_())
-    assert "&lt;c&gt;" in question._repr_html_()
-    assert question.reveal(2) == "It is 2: b."
-
-
 def test_numbers_and_nouns_agree(done: Engine) -> None:
     assert (
         checks.ledgers([Ledger(["a"], [], ["mail"])], executed=1, side_effects=1)
@@ -132,13 +121,6 @@ def test_a_failed_check_is_shown_as_its_sentence_alone() -> None:
     with pytest.raises(checks.CheckFailed) as caught:
         checks.ledgers([], executed=1, side_effects=0)
     assert caught.value._render_traceback_() == [f"Not yet. {caught.value}"]
-
-
-def test_a_prediction_is_shown_and_compared() -> None:
-    question = checks.predict("Which?", ["a", "b"], 2)
-    assert "You said 2: b." in repr(question)
-    assert question.reveal(2, "Because.") == "You predicted it. It is 2: b. Because."
-    assert question.reveal(1) == "You said 2. It is 1: a."
 
 
 def test_query_reads_both_schemas_and_cannot_write(done: Engine) -> None:

@@ -38,6 +38,11 @@ def keep(kind: str, name: str, thing: Closable) -> None:
     _open[kind, name] = thing
 
 
+def opened(kind: str, name: str) -> Closable | None:
+    """What is open under this name, or None."""
+    return _open.get((kind, name))
+
+
 def let_go(kind: str, name: str) -> None:
     """Nothing is open under this name."""
     old = _open.pop((kind, name), None)

@@ -1,0 +1,19 @@
+"""The stages of the course, in order; each module holds the words and the judges of one notebook.
+
+A new stage is a module here with a STAGE, one more name in COURSE, and a notebook of the same name.
+"""
+
+from __future__ import annotations
+
+from ..outline import Outline
+from . import retry_or_checkpoint, start_here
+
+COURSE: tuple[Outline, ...] = (start_here.STAGE, retry_or_checkpoint.STAGE)
+
+
+def outline(name: str) -> Outline:
+    """The stage of this name. Raises LookupError, which says which there are."""
+    for stage in COURSE:
+        if stage.name == name:
+            return stage
+    raise LookupError(f"the course has no stage {name!r}; there is: {', '.join(stage.name for stage in COURSE)}.")
