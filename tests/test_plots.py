@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pandas
 import pytest
 
-from agentflow import Database, Engine
+from agentflow import Claim, Database, Engine
 from agentflow.errors import AgentFlowError, BadFrame
 from agentflow.lab import plots
 from agentflow.lab.frames import effects_frame, recoveries_frame, work_frame
@@ -354,10 +354,23 @@ def test_recoveries_of_real_kills_add_up_to_their_span(crashed: Engine) -> None:
     assert len(points(plots.recovery_latency(table), "row0-taken")) == len(table)
 
 
-def test_a_take_over_that_was_killed_too_is_no_recovery(crashed: Engine) -> None:
-    table = recoveries_frame(crashed)
-    last = {row["id"]: row["fence_token"] for row in rows(crashed, "SELECT id, fence_token FROM {s}.workflows")}
-    assert all(last[row["workflow"]] == row["token"] for _, row in table.iterrows())
+def lose(engine: Engine, claim: Claim | None) -> None:
+    """The worker of this claim is dead, and its lease has ended."""
+    assert claim is not None
+    engine.record_fault(claim.workflow_id, "worker_killed", worker=claim.worker_id, token=claim.fence_token)
+    engine.expire_lease(claim.workflow_id)
+
+
+def test_a_take_over_that_was_killed_too_is_no_recovery_and_the_lease_is_the_lost_workers(engine: Engine) -> None:
+    engine.create_workflow("login", workflow_id="w")
+    lose(engine, engine.claim_workflow("A.1", 60.0))
+    second = engine.claim_workflow("B.1", 61.0)
+    assert second is not None and engine.advance_one_step(second) == "CLASSIFIED"
+    lose(engine, second)
+    assert engine.worker("C.1", lease_seconds=62.0).run_once() == "completed"
+    table = recoveries_frame(engine)
+    assert len(engine.recoveries()) == 2
+    assert list(zip(table["worker"], table["token"], table["lease_seconds"], strict=True)) == [("C.1", 3, 61.0)]
 
 
 def test_effects_and_work_of_real_kills_are_the_rows(crashed: Engine) -> None:

@@ -239,6 +239,15 @@ def test_a_stale_worker_that_calls_the_tool_is_told_from_the_one_that_holds_the_
     assert [mark.who for mark in marks(story(engine.history(histories.W)), "tool")] == ["B", "A"]
 
 
+def test_a_worker_that_sleeps_before_its_call_is_not_taken_for_the_caller(engine: Engine) -> None:
+    """In an engine that acknowledges first, the holder stands before no planned action when it calls."""
+    a, b = histories.begin(engine, "A", "B")
+    a.claim().intent().pause(f"before tool {ACTION}")
+    histories.expire(engine)
+    b.claim().acknowledge().tool()
+    assert [mark.who for mark in marks(story(engine.history(histories.W)), "tool")] == ["B"]
+
+
 # -- waits, refusals, the one box ----------------------------------------------------------------------------------------
 
 

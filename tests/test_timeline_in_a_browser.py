@@ -123,6 +123,38 @@ def test_text_and_marks_keep_their_contrast(page: Page, histories: dict[str, Any
     page.emulate_media(color_scheme="light")
 
 
+def test_the_live_picture_keeps_its_size_and_its_gutter_in_view(page: Page, histories: dict[str, Any]) -> None:
+    """JupyterLab lets every svg shrink to its cell; this one scrolls instead, under the names of its lanes."""
+    drawn = timeline(histories["sixty_entries"], compact=True, live=True)
+    rule = "<style>svg{max-width:100%;height:auto}</style>"
+    page.set_content(f"<meta charset='utf-8'>{rule}<body style='width:900px'>{drawn.html}")
+    measured = """() => { const [names, all] = document.querySelectorAll('svg');
+      const box = all.parentElement.parentElement, seen = box.getBoundingClientRect();
+      const newest = Math.abs(all.getBoundingClientRect().right - seen.right) < 1;
+      box.scrollLeft = -300;
+      return [all.getBoundingClientRect().width, names.getBoundingClientRect().left - seen.left,
+        names.getBoundingClientRect().width, box.scrollHeight <= box.clientHeight, newest]; }"""
+    wide = float(drawn.svg.split(' width="')[1].split('"')[0])
+    assert wide > 2000
+    assert page.evaluate(measured) == [wide, 0, 112, True, True]
+
+
+def test_a_live_picture_that_looks_back_opens_at_the_cursor(page: Page, histories: dict[str, Any]) -> None:
+    drawn = timeline(histories["sixty_entries"], compact=True, live=True, cursor=30)
+    page.set_content(f"<meta charset='utf-8'><body style='width:900px'>{drawn.html}")
+    seen = """() => { const mark = document.querySelector('[data-n="30"] text').getBoundingClientRect();
+      const box = document.querySelector('.af-timeline > div').getBoundingClientRect();
+      return mark.left > box.left + 112 && mark.right < box.right; }"""
+    assert page.evaluate("CSS.supports('scroll-initial-target', 'nearest')")
+    page.wait_for_function(seen)
+
+
+def test_a_short_live_picture_begins_at_the_left(page: Page, histories: dict[str, Any]) -> None:
+    drawn = timeline(histories["cancelled"], compact=True, live=True)
+    page.set_content(f"<meta charset='utf-8'><body style='width:1200px;margin:0'>{drawn.html}")
+    assert page.evaluate("[...document.querySelectorAll('svg')].map(one => one.getBoundingClientRect().left)") == [0, 0]
+
+
 def test_the_measuring_sees_a_planted_fault(page: Page, histories: dict[str, Any]) -> None:
     svg = timeline(histories["happy_path"]).svg
     planted = svg.replace(

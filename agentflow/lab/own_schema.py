@@ -28,8 +28,8 @@ def own_schema(url: str, schema: str, keep: bool = False) -> Iterator[Database]:
     database = Database(url, schema)
     try:
         _make(database)
-        migrate(database, laboratory=True)
         try:
+            migrate(database, laboratory=True)
             yield database
         finally:
             if not keep:

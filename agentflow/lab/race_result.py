@@ -76,7 +76,10 @@ class Race:
 
     @property
     def waited(self) -> list[Look]:
-        """The claims that waited for a neighbour's commit: with SKIP LOCKED none, whomever they met."""
+        """The claims that waited for a neighbour's commit: with SKIP LOCKED none, whomever they met.
+
+        An empty claim leaves no row, so its waits are not counted.
+        """
         return [look for look in self.claims if look.met] if self.claim == "plain_lock" else []
 
     @property
