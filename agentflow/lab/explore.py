@@ -52,8 +52,9 @@ def explore(
 
     `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
     Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
-    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what only loses authority is noted on the way),
-    `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong, BadSchedule for an unknown workflow.
+    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what
+    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
+    wrong, BadSchedule for an unknown workflow.
     """
     setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
