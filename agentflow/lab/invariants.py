@@ -224,7 +224,8 @@ def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
         elif row["status"] == "failed":
             error = json.loads(row["error"])
             if error["type"] != "CrashBudgetSpent":
-                yield Guilty("workflows", row["id"], f"fails whoever works on it: {error['type']}: {error['message']}")
+                why = f"{error['type']}: {error['message'].partition('. ')[0]:.160}"
+                yield Guilty("workflows", row["id"], f"fails whoever works on it ({why})")
 
 
 ALL_THAT_A_WORKER_CAN_DO = "all that a worker can do"

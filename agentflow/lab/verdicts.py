@@ -197,8 +197,9 @@ def table(said: Said | None = None) -> Table:
     """The verdicts (all, or those of one kind) as a table: guards left out, assumption, what came of it, and why."""
     rows = [
         {
-            "without": ", ".join(one.without) or "nothing", "assumption": one.assumption, "verdict": one.said,
-            "falls": one.invariant, "shortest schedule": one.moves, "because": one.because,
+            "without": ", ".join(one.without) or "nothing", "assumption": one.assumption,
+            "verdict": f"{one.said}: {one.invariant}" if one.invariant else one.said, "shortest schedule": one.moves,
+            "because": one.because,
         }
         for one in VERDICTS
         if said in (None, one.said)
