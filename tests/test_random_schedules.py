@@ -251,7 +251,7 @@ def search(stepper: Stepper, setting: Setting, *phases: Phase) -> tuple[str, str
     ("without", "promise"),
     [
         (("fence_token", "lease_owner"), "nothing under an older token"),
-        (("acknowledge_after_tool",), "completed is true"),
+        (("acknowledge_after_tool",), "the result is the tools"),
         (("checkpoint_after_step",), "no workflow fails of itself"),
         (("lease_never_expires",), "no workflow is stuck"),
     ],
