@@ -46,7 +46,9 @@ def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     if said is None:
         raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
     if not isinstance(said, str):
-        raise CheckFailed(f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'.")
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
     try:
         schedule = parse(said)
     except AgentFlowError as error:

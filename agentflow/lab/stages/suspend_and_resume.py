@@ -42,7 +42,9 @@ def _schedule(line: Callable[[], Any]) -> Schedule:
     if said is None:
         raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
     if not isinstance(said, str):
-        raise CheckFailed(f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'.")
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
     try:
         return parse(said)
     except AgentFlowError as error:
