@@ -17,8 +17,9 @@ from agentflow.lab.explore import ExplorerError, explore
 from agentflow.lab.explore_graph import DEAD, Rules, State
 from agentflow.lab.explore_report import Exploration
 from agentflow.lab.explore_rows import Bench, told
-from agentflow.lab.invariants import Mover, Transition, broken, read_rows
+from agentflow.lab.invariants import Mover, Transition, broken
 from agentflow.lab.laboratory import PATIENT
+from agentflow.lab.rows import read_rows
 from agentflow.lab.schedule import Move, Schedule, parse
 from agentflow.lab.stepper import Stepper
 from agentflow.lab.timeline import timeline
@@ -104,6 +105,17 @@ def test_the_report_is_json_text_and_html_and_tells_no_seconds_in_a_notebook(lab
     shown = found._repr_html_()
     assert "A*5 expire B*2" in shown and "&#x27;resolve-account&#x27;" in shown
     assert not repr(found).endswith("s.") and str(found).endswith(" s.")
+
+
+def test_a_progress_bar_counts_states_on_standard_error(lab: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explore(lab, progress=True, **SMALL)
+    shown = capsys.readouterr()
+    assert f"{found.states} states" in shown.err and shown.out == ""
+
+
+def test_three_workers_are_explored_too(lab: Engine) -> None:
+    two, three = (explore(lab, workers=number, crashes=0, expiries=1, lost_replies=0) for number in (2, 3))
+    assert three.ok and three.schedules > two.schedules  # type: ignore[operator]
 
 
 def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine) -> None:

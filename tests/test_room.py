@@ -224,6 +224,7 @@ def test_a_click_while_another_move_is_under_way_returns_at_once_and_says_so(
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
     monkeypatch.setattr(rooms, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(rooms, "SOON_SECONDS", 0.01)
     engine.policy, engine.workflows = PATIENT, {"slow": slow_workflow(gate, entered)}
     room = ControlRoom(engine, quiet_seconds=0, patience=60)
     try:
@@ -426,12 +427,10 @@ def test_a_bad_line_is_answered_with_a_sentence_and_changes_nothing(
 
 def test_a_bad_line_stays_in_the_field_to_be_mended(room: ControlRoom) -> None:
     room._line.value = "A*5 A?"
-    room._entered({"event": "submit"})
-    idle(room)
+    click(room, "Run")
     assert room._line.value == "A*5 A?"
     room._line.value = "A*5"
-    room._entered({"event": "submit"})
-    idle(room)
+    click(room, "Run")
     assert room.stepper.line == "A*5" and "6. A calls the tool" in said(room)
 
 

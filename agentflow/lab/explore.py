@@ -46,18 +46,23 @@ def explore(
     forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
+    schema: str | None = None,
 ) -> Exploration:  # fmt: skip
     """Every schedule within the bounds was tried, or the report says which bound was hit; what fell, and how shortly.
 
     `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
-    Everything happens in a schema of its own, dropped afterwards. `moves` bounds the length of a schedule, `time_limit`
-    (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what only loses authority is noted on the way),
-    `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong, BadSchedule for an unknown workflow.
+    Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
+    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what
+    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
+    wrong, BadSchedule for an unknown workflow.
     """
     setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
-    with own_schema(_where(engine), new_name("explore")) as database, _explored(engine, database, setting) as made:
+    with (
+        own_schema(_where(engine), schema or new_name("explore")) as database,
+        _explored(engine, database, setting) as made,
+    ):
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             graph = _prepared(bench, made, setting, bounds, workers)

@@ -29,6 +29,8 @@ from .stage import AXES, Stage
 
 QUIET_SECONDS = 0.25  # a second click within this time is a double click, except on Step, Back and Forward
 BUSY_SECONDS = 0.3  # a move that takes longer is shown as under way
+SOON_SECONDS = 1.0  # a click waits so long for the move before it; one that was chosen from a list waits longer
+LIST_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
 CHOOSE = "choose one ..."
@@ -67,21 +69,31 @@ class ControlRoom(Stage):
 
     # -- clicks ------------------------------------------------------------------------------------------------------
 
-    def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
-        """The move is under way in a thread of its own; while one is already, or after half a double click, a word."""
+    def _click(self, key: str, move: Callable[[], Any], lane: str = "", patience: float | None = None) -> None:
+        """The move is under way in a thread of its own; half a double click, or one that comes too early, is counted."""
         now = time.monotonic()
         quiet = 0.0 if key.startswith(_QUICK) else self.quiet_seconds
         double = now - self._clicked.get(key, float("-inf")) < quiet
         if self.closed:
             return
-        if double or not self._busy.acquire(blocking=False):
-            self._ignored += 1
-            self._draw_say()
+        if not self._busy.locked() and not double:
+            self._ignored = 0
+        if double:
+            self._ignore()
             return
-        self._clicked[key], self._ignored = now, 0
-        threading.Thread(target=self._run, args=(move, lane), name=f"room-{key}", daemon=True).start()
+        self._clicked[key] = now
+        threading.Thread(target=self._run, args=(move, lane, patience), name=f"room-{key}", daemon=True).start()
 
-    def _run(self, move: Callable[[], Any], lane: str) -> None:
+    def _ignore(self) -> None:
+        with self._drawing:
+            self._ignored += 1
+            self._draw()
+
+    def _run(self, move: Callable[[], Any], lane: str, patience: float | None) -> None:
+        """The move was made, as soon as the one before it has ended, if that is soon."""
+        if not self._busy.acquire(timeout=SOON_SECONDS if patience is None else patience):
+            self._ignore()
+            return
         slow = threading.Timer(BUSY_SECONDS, self._show_busy, [lane])
         slow.daemon = True
         slow.start()
@@ -96,7 +108,7 @@ class ControlRoom(Stage):
             self._busy.release()
             if self._busy_lane:
                 self._busy_lane = ""
-                self._changed()
+                self._draw()
 
     def _show_busy(self, lane: str) -> None:
         """A move that takes its time: the lane's line says so, and its buttons rest."""
@@ -197,15 +209,15 @@ class ControlRoom(Stage):
         return _row([*left, _html("af-sp"), *right], "af-controls")
 
     def _schedule(self) -> widgets.HBox:
-        self._line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*")
+        self._line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
         self._line.add_class("af-schedule")
-        self._line.on_msg(lambda _, content, __: self._entered(content))
         copy = self._button("Copy", self.copy, "Put the line into the clipboard", 56)
         copy.add_class("af-copy")
         self._preset = self._dropdown("preset", (CHOOSE, *PRESETS), self._chosen, 230)
         self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
+        run.add_class("af-run")  # the page presses it when Enter is pressed in the field
         return _row([self._line, copy, run, self._preset, self._which, self._kind], "af-plan")
 
     def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
@@ -220,7 +232,7 @@ class ControlRoom(Stage):
 
         def chosen(change: Any) -> None:
             if not getattr(self._ours, "drawing", False):
-                self._click(f"choose {label}", lambda: act(change.new))
+                self._click(f"choose {change.new}", lambda: act(change.new), patience=LIST_SECONDS)
 
         dropdown.observe(chosen, "value")
         dropdown.add_class(f"af-{label.replace(' ', '-')}")
@@ -239,11 +251,7 @@ class ControlRoom(Stage):
 
     def _typed(self, entry: int) -> None:
         if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
-            self._click("Forward to", lambda: self.show(entry))
-
-    def _entered(self, content: Mapping[str, Any]) -> None:
-        if content.get("event") == "submit":
-            self._click("Run", lambda: self.run(self._line.value))
+            self._click("Forward to", lambda: self.show(entry), patience=LIST_SECONDS)
 
     def _chosen(self, name: str) -> None:
         if name in PRESETS:
@@ -265,10 +273,13 @@ class ControlRoom(Stage):
                 self._ours.drawing = False
 
     def _changed(self) -> None:
-        if self.closed:
-            return
         if not self._busy.locked():  # a cell's move: a click has done this already
             self._ignored = 0
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.closed:
+            return
         with self._drawn():
             scene = self.scene()
             at = scene.entry or scene.length
