@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from agentflow import Database, Engine, migrate
 from agentflow.lab.crew import Kind
-from agentflow.lab.invariants import Mover, Rows, Transition, broken, read_rows
+from agentflow.lab.invariants import Mover, Transition, broken
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.moves import Moved
 from agentflow.lab.playbook import PLAYABLE, PRESETS
+from agentflow.lab.rows import Rows, read_rows
 from agentflow.lab.schedule import LANES, Move, Roll, Schedule, Setting, deliver, parse
 from agentflow.lab.stepper import Stepper
 from agentflow.server import Server
