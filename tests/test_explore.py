@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.broken import engine_class
 from agentflow.lab.canonical import agreed, canonical
 from agentflow.lab.crew import Kind
 from agentflow.lab.explore import ExplorerError, explore
@@ -316,6 +317,12 @@ def test_an_engine_of_ones_own_is_explored(lab: Engine, given: str) -> None:
     own: Any = SendsTwice(lab.database, policy=PATIENT) if given == "instance" else SendsTwice
     finding = explore(own, **SMALL).findings[0]
     assert (finding.invariant, finding.line) == ("one effect per action", "A*6")
+
+
+def test_a_class_without_guards_says_so_in_its_schedules(lab: Engine) -> None:
+    kind = engine_class(["idempotency_key"])
+    for given in (kind, kind(lab.database, policy=PATIENT)):
+        assert explore(given, **SMALL).findings[0].line == "without=idempotency_key A*5 expire B*2"
 
 
 def test_code_that_raises_is_named_with_the_schedule_that_led_there(lab: Engine) -> None:
