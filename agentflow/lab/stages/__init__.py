@@ -6,9 +6,15 @@ A new stage is a module here with a STAGE, one more name in COURSE, and a notebo
 from __future__ import annotations
 
 from ..outline import Outline
-from . import retry_or_checkpoint, start_here
+from . import retry_or_checkpoint, secret_mission, start_here, suspend_and_resume, the_acknowledgment_gap
 
-COURSE: tuple[Outline, ...] = (start_here.STAGE, retry_or_checkpoint.STAGE)
+COURSE: tuple[Outline, ...] = (
+    start_here.STAGE,
+    retry_or_checkpoint.STAGE,
+    the_acknowledgment_gap.STAGE,
+    suspend_and_resume.STAGE,
+    secret_mission.STAGE,
+)
 
 
 def outline(name: str) -> Outline:
