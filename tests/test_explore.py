@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -119,13 +120,14 @@ def test_three_workers_are_explored_too(lab: Engine) -> None:
     assert three.ok and three.schedules > two.schedules  # type: ignore[operator]
 
 
-def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine) -> None:
-    before = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
+def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = f"explore_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr("agentflow.lab.explore.new_name", lambda _: mine)
     explore(lab, **SMALL)
     with pytest.raises(ExplorerError):
         explore(type("Bad", (Engine,), {"claim_workflow": lambda *_, **__: 1 / 0}), **SMALL)
-    after = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
-    assert {row["nspname"] for row in after} <= {row["nspname"] for row in before}
+    left = rows(lab, "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, :mine)", mine=mine)
+    assert left == []
     assert read_rows(lab).workflows == ()
 
 
