@@ -74,6 +74,17 @@ def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
     return f"the tool was called {counted(expected, 'time')} for {workflow_id}"
 
 
+def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:
+    """Each of these steps has a checkpoint with a result in it."""
+    found = {step["step_id"]: step["value"] for step in _workflow(engine, workflow_id)["steps"]}
+    for step in steps:
+        if step not in found:
+            raise CheckFailed(f"steps: there is no row '{workflow_id}/{step}'. Run the cells above, then this one.")
+        if found[step] is None:
+            raise wrong("steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked, and never computed.")
+    return f"a result is recorded for {', '.join(steps)}"
+
+
 def tokens(engine: Engine, workflow_id: str) -> str:
     """Every checkpoint was written under a token that the row had reached, and never under an older one than before."""
     row, highest = _workflow(engine, workflow_id), 0
