@@ -35,18 +35,28 @@ def test_a_request_that_was_posted_is_a_row_and_the_process_is_gone_afterwards(e
 
 
 def test_the_process_is_gone_also_after_an_error_in_the_cell(engine: Engine) -> None:
-    with pytest.raises(AgentFlowError, match=r"GET /workflows/nobody was answered with 404: .*there is no workflow"):
-        with live_api(engine) as api:
-            api.get("/workflows/nobody")
+    refused = r"GET /workflows/nobody was answered with 404: .*there is no workflow"
+    with pytest.raises(AgentFlowError, match=refused), live_api(engine) as api:
+        api.get("/workflows/nobody")
     assert not _listens(api.url)
 
 
 def test_an_api_that_ends_before_it_answers_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentflow.lab.live_api._command", ended)
-    with pytest.raises(AgentFlowError, match="The API did not start. Run `agentflow api` in a terminal"):
-        with live_api(engine):
-            pass
+    with (
+        pytest.raises(AgentFlowError, match=r"The API did not start\. Run `agentflow api` in a terminal"),
+        live_api(engine),
+    ):
+        raise AssertionError("no cell runs without an API")
 
 
 def ended(*_: object) -> None:
     """A process that says nothing and ends."""
+
+
+def test_requests_that_are_sent_together_are_all_answered_and_claim_rows_of_their_own(engine: Engine) -> None:
+    engine.create_workflows(["one", "two"])
+    with live_api(engine) as api:
+        answers = api.post_together("/workers/web-1/run-once", "/workers/web-2/run-once")
+    assert answers == [{"worked": True}, {"worked": True}]
+    assert engine.reliability_metrics()["workflows_completed"] == 2

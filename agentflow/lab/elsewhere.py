@@ -1,4 +1,4 @@
-"""The same rows as somebody else sees them: a query in a process of its own, over a connection of its own.
+"""Somebody else at the same rows: a query in a process of its own, and rows that another session holds locked.
 
 What lives here: that alone. What does not: queries in this process (`look`), processes that work (`lanes`, `race`).
 """
@@ -6,13 +6,17 @@ What lives here: that alone. What does not: queries in this process (`look`), pr
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+
+from sqlalchemy import text
 
 from ..database import Database
 from ..errors import AgentFlowError
 from ..front import Engine
+from ..statements import quoted
 from .entries import Row
 from .look import Table, query
 from .processes import kill, start
@@ -47,6 +51,16 @@ def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
     if isinstance(answer, str):
         raise AgentFlowError(f"Another process could not read that: {answer}. Run the cell again.")
     return SeenElsewhere(*answer)
+
+
+@contextmanager
+def locked(engine: Engine, *workflow_ids: str) -> Iterator[None]:
+    """Meanwhile another session holds the rows of these workflows locked, as a claim does until its commit."""
+    sql = f"SELECT FROM {quoted(engine.database.schema)}.workflows WHERE id = ANY(:ids) FOR NO KEY UPDATE"
+    holder = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
+    with holder.begin() as connection:
+        connection.execute(text(sql), {"ids": list(workflow_ids)})
+        yield
 
 
 def _ask(url: str, schema: str, sql: str, channel: Connection) -> None:

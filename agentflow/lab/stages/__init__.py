@@ -6,9 +6,14 @@ A new stage is a module here with a STAGE, one more name in COURSE, and a notebo
 from __future__ import annotations
 
 from ..outline import Outline
-from . import durable_checkpoints, retry_or_checkpoint, start_here
+from . import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
 
-COURSE: tuple[Outline, ...] = (start_here.STAGE, retry_or_checkpoint.STAGE, durable_checkpoints.STAGE)
+COURSE: tuple[Outline, ...] = (
+    start_here.STAGE,
+    retry_or_checkpoint.STAGE,
+    durable_checkpoints.STAGE,
+    leases_and_fencing.STAGE,
+)
 
 
 def outline(name: str) -> Outline:

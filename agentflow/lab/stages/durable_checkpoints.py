@@ -47,7 +47,9 @@ def _finished(run: Tried) -> None:
         return
     owner = run.row["lease_owner"]
     if owner is None:
-        raise CheckFailed(f"workflows, row 'request-1': state {run.row['state']}, and nobody goes on. Let B work to its end.")
+        raise CheckFailed(
+            f"workflows, row 'request-1': state {run.row['state']}, and nobody goes on. Let B work to its end."
+        )
     if len(run.entries("workflow_claimed")) == 1:
         raise CheckFailed(
             f"workflows, row 'request-1': state {run.row['state']}, and {worker_name(owner)} is dead and still owns it. "
@@ -61,7 +63,9 @@ def _finished(run: Tried) -> None:
 
 def _computed_once(run: Tried) -> None:
     if (times := run.computed.get("plan", 0)) != 1:
-        raise CheckFailed(f"plan was computed {times} times. Each worker that is killed before its commit computes for nothing.")
+        raise CheckFailed(
+            f"plan was computed {times} times. Each worker that is killed before its commit computes for nothing."
+        )
 
 
 STAGE = Outline(
