@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from ..outline import Outline
 from . import (
+    durable_checkpoints,
     every_interleaving,
+    leases_and_fencing,
     retry_or_checkpoint,
     secret_mission,
     start_here,
@@ -18,6 +20,8 @@ from . import (
 COURSE: tuple[Outline, ...] = (
     start_here.STAGE,
     retry_or_checkpoint.STAGE,
+    durable_checkpoints.STAGE,
+    leases_and_fencing.STAGE,
     the_acknowledgment_gap.STAGE,
     suspend_and_resume.STAGE,
     every_interleaving.STAGE,
