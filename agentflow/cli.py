@@ -349,6 +349,42 @@ def play(
 
 
 @app.command()
+def atlas(
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the atlas here.")
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),
+    ] = None,
+    progress: Progress = None,
+    as_json: Json = False,
+) -> None:
+    """Kill a worker at every boundary of six engines; count effects.
+
+    The exit code is 1 if a cell is not what its engine's missing guard predicts.
+    """
+    from .lab.atlas import atlas as run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    found = run(
+        find_database("atlas", patience=PATIENCE).url.render_as_string(hide_password=False),
+        schema=schema,
+        progress=progress,
+    )
+    if svg:
+        found.picture().save(svg)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        typer.echo(repr(found))
+        typer.echo(f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s.")
+    for problem in found.problems:
+        typer.echo(f"agentflow: {problem}.", err=True)
+    raise typer.Exit(not found.ok)
+
+
+@app.command()
 def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """Write and print the reliability figures.
 

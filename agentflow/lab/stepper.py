@@ -20,6 +20,7 @@ from ..server import Server
 from . import aim
 from .body import watched
 from .crew import Crew, Kind, weakened
+from .lanes import Lane
 from .moves import Maker, Moved, named
 from .playbook import inputs_for
 from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
@@ -187,6 +188,10 @@ class Stepper:
     def is_paused(self, lane: str) -> bool:
         """Whether the lane's worker is paused."""
         return lane in Roll(self.moves).paused
+
+    def worker(self, lane: str) -> Lane:
+        """The lane itself, in which a worker stands; the first starts when it is asked for. Raises LaneError."""
+        return self._crew.lane(lane)
 
     def standing(self, lane: str) -> Boundary | None:
         """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
