@@ -9,18 +9,14 @@ shown by the pair matrix (`pairs`). Read `explore_graph` next.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from sqlalchemy import text
-
 from ..database import Database
 from ..errors import AgentFlowError, Suspend
 from ..front import Engine, find_database
-from ..migrations import migrate
 from ..model import Policy
 from ..run import DurableRunner, StepStore
 from .crew import weakened
@@ -31,10 +27,12 @@ from .explore_report import Exploration, Finding
 from .explore_rows import Bench
 from .explore_worker import WrongCode, watched
 from .laboratory import LEASE_SECONDS
+from .own_schema import new_name, own_schema
 from .playbook import events_of, inputs_for
 from .schedule import Move, Schedule, Setting
 
 StopAt = Literal["harm", "authority", "never"]
+MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # so long may the engine's own code take between two statements
 
 
@@ -59,19 +57,25 @@ def explore(
     setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
-    with _own_schema(engine) as database, _explored(engine, database, setting) as made:
+    with own_schema(_where(engine), new_name("explore")) as database, _explored(engine, database, setting) as made:
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             graph = _prepared(bench, made, setting, bounds, workers)
             with _bar(progress) as show, watched(graph.rules.world.player, STUCK_SECONDS):
                 _search(graph, began + time_limit, moves, _enough(stop_at), show)
+            findings = tuple(_findings(graph, setting))
         finally:
             bench.close()
     counts = graph.counts() if not graph.stopped else None
     return Exploration(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
-        time.monotonic() - began, bench.asked, len(bench), tuple(_findings(graph, setting)), graph.stopped, graph,
+        time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
     )  # fmt: skip
+
+
+def _where(engine: Engine | type[Engine] | None) -> str:
+    near = engine.database if isinstance(engine, Engine) else find_database()
+    return near.url.render_as_string(hide_password=False)
 
 
 def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
@@ -104,9 +108,12 @@ def _search(
 ) -> None:
     try:
         graph.search(deadline, moves, enough, show)
+        doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
-        line = Schedule(graph.rules.world.setting, tuple(graph.way(graph.at)))
-        raise ExplorerError(f"After the schedule `{line}`: {wrong} Mend it, and explore again.") from wrong
+        doubt, at = wrong, graph.at
+    if doubt:
+        line = Schedule(graph.rules.world.setting, tuple(graph.way(at)))
+        raise ExplorerError(f"After the schedule `{line}`: {doubt} Mend it, and explore again.") from doubt
 
 
 def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
@@ -148,36 +155,24 @@ def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
     state, rules = graph.states[number], graph.rules
-    free = [lane for lane, place in zip(rules.lanes, state.lanes, strict=True) if place == DEAD or _idle(rules, place)]
-    free.sort(key=lambda lane: state.lanes[rules.lanes.index(lane)] == DEAD)
-    if free:
-        lane = free[0]
-        if state.lanes[rules.lanes.index(lane)] == DEAD:
-            yield Move("start", lane)
-        workflows = rules.world.bench.rows(state.rows).workflows
-        for request, row in enumerate(workflows, 1):
-            if row["status"] == "ready" and row["lease"] == "live":
-                yield Move("expire", request=request if len(workflows) > 1 else None)
-        yield Move("go", lane, None)
+    places = dict(zip(rules.lanes, state.lanes, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    rows = state.rows
+    for _ in range(MOST_MOVES if lane else 0):
+        given = rules.world.given_time(rows)
+        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        if then == rows:
+            return
+        yield from [*given[0], Move("go", lane, None)]
+        rows = then
 
 
 def _idle(rules: Rules, place: int) -> bool:
     return not rules.world.player.places[place].answers
-
-
-@contextmanager
-def _own_schema(engine: Engine | type[Engine] | None) -> Iterator[Database]:
-    """A migrated schema of its own on the engine's server (or the usual one), gone afterwards."""
-    near = engine.database if isinstance(engine, Engine) else find_database()
-    where = near.url.render_as_string(hide_password=False)
-    database = Database(where, f"explore_{uuid.uuid4().hex[:12]}", application_name="agentflow-explore")
-    try:
-        migrate(database, laboratory=True)
-        yield database
-    finally:
-        with database.alchemy.connect() as connection:
-            connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
-        database.close()
 
 
 @contextmanager

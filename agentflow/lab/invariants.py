@@ -193,36 +193,53 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
             yield Guilty("tool_ledger", row["workflow_id"], says)
 
 
-@_invariant("harm", "Completed means: effect done, intent acknowledged, and the recorded result is the tool's.")
-def completed_is_true(transition: Transition) -> Iterator[Guilty]:
+@_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
+def completed_means_done(transition: Transition) -> Iterator[Guilty]:
     """Looked at when something of a completed workflow changed."""
-    for before, after in transition.pairs():
-        if after["status"] == "completed" and _changed(transition, before, after):
-            yield from _untrue(transition.after, after["id"])
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        done = {row["action"] for row in rows.of("effects", workflow_id)}
+        for key, intent in intents.items():
+            if intent["status"] == "PENDING":
+                yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
+        for step in _actions_done(rows, workflow_id):
+            key = step["step_id"]
+            if key not in intents:
+                yield Guilty(
+                    "action_intents", f"{workflow_id} {key}", "is missing although the action is recorded as done"
+                )
+            if (intents[key]["action"] if key in intents else key) not in done:
+                yield Guilty("tool_ledger", f"{workflow_id} {key}", "has no effect although the workflow is completed")
 
 
-def _untrue(rows: Rows, workflow_id: str) -> Iterator[Guilty]:
-    intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
-    effects = rows.of("effects", workflow_id)
-    for key, planned in intents.items():
-        if planned["status"] == "PENDING":
-            yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
-    for step in rows.of("steps", workflow_id):
-        if step["kind"] != "side_effect" or step["error"] is not None:
-            continue
-        where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
-        action = intent["action"] if intent else step["step_id"]
-        results = [_value(effect["result"]) for effect in effects if effect["action"] == action]
-        if intent is None:
-            yield Guilty("action_intents", where, "is missing although the action is recorded as done")
-        elif _value(intent["tool_result"]) != _value(step["value"]):
-            yield Guilty(
-                "steps", where, f"holds {step['value']}, and the acknowledged result is {intent['tool_result']}"
-            )
-        if not results:
-            yield Guilty("tool_ledger", where, "has no effect although the workflow is completed")
-        elif _value(step["value"]) not in results:
-            yield Guilty("steps", where, f"holds {step['value']}, and the tool answered {effects[0]['result']}")
+@_invariant("harm", "A completed workflow has recorded for each action what the tool answered.")
+def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
+    """The checkpoint, the acknowledgment and the world's own record agree."""
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        for step in _actions_done(rows, workflow_id):
+            where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
+            action = intent["action"] if intent else step["step_id"]
+            answers = [row["result"] for row in rows.of("effects", workflow_id) if row["action"] == action]
+            if intent and _value(intent["tool_result"]) != _value(step["value"]):
+                yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
+            elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:
+                yield Guilty("steps", where, f"holds {step['value']}, and the tool answered {answers[0]}")
+
+
+def _newly_completed(transition: Transition) -> list[str]:
+    return [
+        after["id"]
+        for before, after in transition.pairs()
+        if after["status"] == "completed" and _changed(transition, before, after)
+    ]
+
+
+def _actions_done(rows: Rows, workflow_id: str) -> list[Row]:
+    """The checkpoints of actions that succeeded."""
+    return [row for row in rows.of("steps", workflow_id) if row["kind"] == "side_effect" and row["error"] is None]
 
 
 @_invariant("harm", "A checkpoint once written never changes.")
@@ -283,7 +300,8 @@ def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
             yield Guilty("workflows", row["id"], f"stays {row['status']} in state {row['state']}, whoever works on it")
         elif row["status"] == "failed":
             error = json.loads(row["error"])
-            yield Guilty("workflows", row["id"], f"fails whoever works on it: {error['type']}: {error['message']}")
+            if error["type"] != "CrashBudgetSpent":
+                yield Guilty("workflows", row["id"], f"fails whoever works on it: {error['type']}: {error['message']}")
 
 
 ALL_THAT_A_WORKER_CAN_DO = "all that a worker can do"
