@@ -6,9 +6,13 @@ A new stage is a module here with a STAGE, one more name in COURSE, and a notebo
 from __future__ import annotations
 
 from ..outline import Outline
-from . import retry_or_checkpoint, start_here
+from . import reliability_evidence, retry_or_checkpoint, start_here
 
-COURSE: tuple[Outline, ...] = (start_here.STAGE, retry_or_checkpoint.STAGE)
+COURSE: tuple[Outline, ...] = (
+    start_here.STAGE,
+    retry_or_checkpoint.STAGE,
+    reliability_evidence.STAGE,
+)
 
 
 def outline(name: str) -> Outline:
