@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import uuid
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -278,6 +279,23 @@ def test_nothing_is_left_afterwards(own_database: Any) -> None:
     assert [
         child.name() for child in psutil.Process().children(recursive=True) if "lane-" in " ".join(child.cmdline())
     ] == []
+
+
+def test_a_watcher_that_fails_ends_the_atlas_and_leaves_nothing(own_database: Any) -> None:
+    database = own_database()
+    seen: list[Atlas] = []
+
+    def fail(found: Atlas) -> None:
+        seen.append(found)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        atlas(database.url.render_as_string(hide_password=False), guard_sets=DEFAULT[:2], watch=fail)
+    assert left_in(database)[0] == []  # also while the error still holds the frames in which it happened
+    assert caught.tb is not None
+    assert len(seen) == 1
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("atlas")] == []
+    eventually(lambda: left_in(database) == ([], []))
 
 
 def test_a_schema_that_exists_is_refused_and_stays(own_database: Any) -> None:

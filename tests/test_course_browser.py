@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from agentflow import Database, Engine
 from agentflow.lab.record import predicted
+from tests.browser import PATIENCE, Lab, browser, lab, open_notebook, overheard, own_url, shot, shut  # noqa: F401
 from tests.helpers import eventually
-from tests.test_browser import PATIENCE, _shot, browser, lab, own_url  # noqa: F401
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
@@ -28,17 +28,13 @@ def kept(own_url: str) -> Iterator[Engine]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, lab: str) -> Iterator[Page]:  # noqa: F811
+def page(browser: Browser, lab: Lab) -> Iterator[Page]:  # noqa: F811
     """The notebook, opened once and not run; what the page complains of fails the test."""
     page = browser.new_page(viewport={"width": 1280, "height": 1500})
-    trouble: list[str] = []
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.goto(lab.format(f"{NOTEBOOK}.ipynb"))
-    page.wait_for_function(IDLE, timeout=PATIENCE)
+    trouble = overheard(page)
+    open_notebook(page, lab, f"{NOTEBOOK}.ipynb")
     yield page
-    page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
-    page.close()
+    shut(page)
     assert trouble == []
 
 
@@ -76,7 +72,7 @@ def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page:
     question.get_by_text("2. 5 steps, 1 e-mail").click()
     question.get_by_role("button", name="I am certain").click()
     expect(question).to_contain_text("You said 2 (certain): 5 steps, 1 e-mail.")
-    question.screenshot(path=_shot("question-answered"))
+    question.screenshot(path=shot("question-answered"))
     found = Axe().run(page, context=".af-ask")
     assert found.violations_count == 0, found.generate_report()
     row = kept.get_workflow(f"{NOTEBOOK}:1") or {}
@@ -103,5 +99,5 @@ def test_hints_are_clicked_one_at_a_time_and_kept(page: Page, kept: Engine) -> N
         hints.get_by_role("button", name="Show the next hint").click()
         expect(hints).to_contain_text(f"Hints shown: {number} of 3.")
         assert f"Hint {number + 1}:" not in hints.inner_text()
-    hints.screenshot(path=_shot("hints"))
+    hints.screenshot(path=shot("hints"))
     eventually(lambda: len((kept.get_workflow(f"{NOTEBOOK}/{TASK}") or {})["events"]) == 3)

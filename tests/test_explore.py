@@ -21,6 +21,7 @@ from agentflow.lab.invariants import Mover, Transition, broken, read_rows
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.schedule import Move, Schedule, parse
 from agentflow.lab.stepper import Stepper
+from agentflow.lab.timeline import timeline
 from tests.conftest import rows
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
@@ -83,7 +84,8 @@ def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: En
 def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
     found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), lost_replies=0)
     assert found.ok and found.graph
-    assert any("CrashBudgetSpent" in text for text in found.graph.rules.world.bench._texts)
+    bench = found.graph.rules.world.bench
+    assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
 
 
 def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
@@ -217,6 +219,11 @@ def test_what_the_explorer_found_happens_on_lanes_too(lab: Engine, options: dict
         assert seen(list(finding.history)) == seen(lab.history("request-1"))
 
 
+def test_a_finding_is_drawn_as_it_is(lab: Engine) -> None:
+    finding = explore(lab, without=["idempotency_key"]).findings[0]
+    assert repr(timeline(list(finding.history))).endswith("one action intent, two effects")
+
+
 def test_what_is_stuck_is_shown_by_the_moves_that_follow(lab: Engine) -> None:
     finding = explore(lab, without=["checkpoint_after_step"]).findings[0]
     assert (finding.invariant, finding.line) == ("no workflow is stuck", "without=checkpoint_after_step A*2 A!")
@@ -244,7 +251,7 @@ def test_no_question_is_asked_twice_and_what_is_remembered_is_what_postgresql_sa
             here = text.replace(old.database.schema, lab.database.schema)
             now = bench.ask(bench.number(old.rows(number)), statement.name, here, statement.params, asks)
             assert now.key == before.key
-            assert bench._texts[now.rows] == old._texts[before.rows]
+            assert bench.text(now.rows) == old.text(before.rows)
     finally:
         bench.close()
 
@@ -323,9 +330,27 @@ def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch:
         explore(Loops, **SMALL)
 
 
+def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:
+    class LooksBack(Engine):
+        def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+            if self.history(claim.workflow_id):
+                super().complete_workflow(claim, result, **more)
+
+    with pytest.raises(ExplorerError, match="no part of a state"):
+        explore(LooksBack, **SMALL)
+
+
 def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:
     with pytest.raises(ExplorerError, match="tool of its own"):
         explore(Engine(lab.database, tool=lambda call: {}), **SMALL)
+
+
+def test_a_side_effect_with_a_tool_of_its_own_is_refused(lab: Engine) -> None:
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("mail", key="mail", tool=lambda call: {"sent": True})
+
+    with pytest.raises(ExplorerError, match="action 'mail' is not a transaction of the simulated world"):
+        explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
 
 
 def test_a_workflow_that_asks_for_something_else_each_time_is_refused(lab: Engine) -> None:

@@ -174,6 +174,7 @@ PATIENTLY = settings(
 SCHEDULES = given(setting=SETTINGS, choices=LONG, lanes=GROUPS)
 
 
+@pytest.mark.timeout(900)  # a failing one takes its time to shrink
 @given(setting=SETTINGS, choices=SHORT, lanes=GROUPS)
 @settings(PATIENTLY, max_examples=200)
 def test_no_schedule_breaks_an_invariant(stepper: Stepper, setting: Setting, choices: list[int], lanes: str) -> None:

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
 from agentflow.lab.site import PROMISE, build
-from tests.test_browser import browser  # noqa: F401
+from tests.browser import browser  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = '<svg role="img" aria-label="A picture" width="90" height="20"><text x="4" y="14">drawn</text></svg>'

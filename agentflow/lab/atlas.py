@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -60,7 +60,7 @@ def atlas(
         for number in range(1, min(beside, len(list(found))) + 1):
             free.put(stack.enter_context(bench(_url(where), f"{name}_{number}")))
         show = stack.enter_context(_bar(len(list(found)), progress))
-        for cell in _played(found, free, beside):
+        for cell in stack.enter_context(closing(_played(found, free, beside))):  # it ends before the benches do
             found = found.with_cell(cell)
             show()
             if watch:
@@ -85,7 +85,7 @@ def _url(where: str | Engine) -> str:
     return where if isinstance(where, str) else where.database.url.render_as_string(hide_password=False)
 
 
-def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Iterator[Cell]:
+def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Cell, None, None]:
     """The cells as they are played. After an interruption none is begun, and those that were begun have ended."""
 
     def play(guards: GuardSet, boundary: str) -> Cell:

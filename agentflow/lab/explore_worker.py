@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
+import re
 import threading
 import time
 import traceback
@@ -36,6 +37,9 @@ Program = Callable[[Engine], str]
 
 Told = bytes | AgentFlowError
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
+
+
+_READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 
 class Stopped(CrashInjected):
@@ -183,6 +187,10 @@ class Player:
         asks = question(name, plain)
         position = len(self._asked)
         if position == len(self._answers):
+            if _READS_HISTORY.search(text):
+                self._stop(
+                    f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                )
             self._pending = Statement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
@@ -228,9 +236,13 @@ def watched(player: Player, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _numbered_uuids() -> Iterator[None]:
-    """uuid4() gives the same values each time a program is played from its beginning."""
-    real, calls = uuid.uuid4, iter(range(1, 1_000_000))
-    uuid.uuid4 = lambda: uuid.UUID(int=next(calls), version=4)
+    """uuid4() gives this thread the same values each time a program is played from its beginning."""
+    real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
+
+    def numbered() -> uuid.UUID:
+        return uuid.UUID(int=next(calls), version=4) if threading.get_ident() == here else real()
+
+    uuid.uuid4 = numbered
     try:
         yield
     finally:

@@ -189,7 +189,7 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
     for row in after.effects[len(transition.before.effects) :]:
         action = row["workflow_id"], row["action"]
         if done[action] > max(1, planned[action]) or keys[row["idempotency_key"]] > 1:
-            says = f"effect {done[action]} of action {row['action']!r}, which was planned {max(1, planned[action])} time(s)"
+            says = f"effect {done[action]} of action {row['action']!r}, of which {max(1, planned[action])} was planned"
             yield Guilty("tool_ledger", row["workflow_id"], says)
 
 
