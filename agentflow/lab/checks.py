@@ -51,7 +51,9 @@ def nothing_lost(engine: Engine, workflows: int) -> str:
     """So many workflows are there, each is completed, and each planned action has left exactly one business effect."""
     found = query(engine, "SELECT id FROM workflows ORDER BY id")
     if len(found) != workflows:
-        raise CheckFailed(f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again.")
+        raise CheckFailed(
+            f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again."
+        )
     for row in found:
         completed(engine, row["id"])
         one_effect(engine, row["id"])

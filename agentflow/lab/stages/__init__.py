@@ -6,12 +6,14 @@ A new stage is a module here with a STAGE, one more name in COURSE, and a notebo
 from __future__ import annotations
 
 from ..outline import Outline
-from . import reliability_evidence, retry_or_checkpoint, start_here
+from . import beyond_the_lab, reliability_evidence, retry_or_checkpoint, start_here, your_own_workflow
 
 COURSE: tuple[Outline, ...] = (
     start_here.STAGE,
     retry_or_checkpoint.STAGE,
     reliability_evidence.STAGE,
+    your_own_workflow.STAGE,
+    beyond_the_lab.STAGE,
 )
 
 
