@@ -396,6 +396,20 @@ def test_a_workflow_of_ones_own_is_explored_with_the_events_it_waits_for(lab: En
     assert explore(own, workflow="mine", without=["idempotency_key"]).verdict == "harm"
 
 
+def test_a_key_that_each_worker_makes_up_anew_is_found(lab: Engine) -> None:
+    """Each claim draws other UUIDs, also the second one of the same worker, and each exploration the same."""
+
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("charge", key=f"charge-{uuid.uuid4()}", arguments=told)
+
+    own = Engine(lab.database, workflows={"mine": mine}, policy=PATIENT)
+    for bounds in (SMALL, {"workers": 1, "crashes": 0, "expiries": 1}):
+        first, again = (explore(own, workflow="mine", **bounds).findings for _ in range(2))
+        assert [one.invariant for one in first] == ["no workflow is stuck"]
+        assert "recorded planned action 'charge-" in str(first[0])
+        assert str(first[0]) == str(again[0])
+
+
 def test_a_workflow_that_nobody_can_finish_undisturbed_is_refused(lab: Engine) -> None:
     class NeverCompletes(Engine):
         def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:

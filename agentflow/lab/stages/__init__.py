@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from ..outline import Outline
 from . import (
+    beyond_the_lab,
     durable_checkpoints,
     every_interleaving,
     leases_and_fencing,
+    reliability_evidence,
     retry_or_checkpoint,
     secret_mission,
     start_here,
     suspend_and_resume,
     the_acknowledgment_gap,
+    your_own_workflow,
 )
 
 COURSE: tuple[Outline, ...] = (
@@ -24,7 +27,10 @@ COURSE: tuple[Outline, ...] = (
     leases_and_fencing.STAGE,
     the_acknowledgment_gap.STAGE,
     suspend_and_resume.STAGE,
+    reliability_evidence.STAGE,
     every_interleaving.STAGE,
+    your_own_workflow.STAGE,
+    beyond_the_lab.STAGE,
     secret_mission.STAGE,
 )
 
