@@ -23,7 +23,8 @@ def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Said:
     if choice == "keep":
         return Said([KEPT, "`agentflow stop` ends PostgreSQL later."])
     if not is_embedded():
-        return Said([NOT_OURS, "With Docker: `docker compose down` pauses, `docker compose down --volumes` deletes the rows too."])
+        docker = "With Docker: `docker compose down` pauses, `docker compose down --volumes` deletes the rows too."
+        return Said([NOT_OURS, docker])
     laboratory.let_go_of_all()
     home = default_home()
     Server(home).stop()
