@@ -15,7 +15,7 @@ ifneq ($(HEALTH),True)
 $(STAMP): remake
 endif
 
-.PHONY: help setup lab test test-notebooks test-long lint bench lock clean remake browser
+.PHONY: help setup lab test test-notebooks test-long lint site bench lock clean remake browser
 .DELETE_ON_ERROR:
 
 help: ## prints this list
@@ -39,6 +39,9 @@ lint: $(STAMP) ## checks style, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy agentflow
+
+site: $(STAMP) ## builds the course as pages in artifacts/site that open without a network
+	$(PY) -m agentflow.lab.site
 
 bench: $(STAMP) ## measures the engine and writes docs/benchmarks.md
 	$(PY) -m tests.bench.run

@@ -108,10 +108,11 @@ class Database:
         this happened, and that an earlier issue may have been committed. Raises DatabaseAway (OutcomeUnknown if a
         statement had been sent) when `patience` is over.
         """
-        deadline, pause, in_doubt = time.monotonic() + self.patience, 0.0, False
+        deadline, pause, in_doubt = 0.0, 0.0, False
         while True:
             if hook:
                 hook(boundary)
+            deadline = deadline or time.monotonic() + self.patience  # a worker may stand in the hook for an hour
             try:
                 rows = self.execute(name, params)
             except DatabaseAway as away:

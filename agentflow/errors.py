@@ -134,6 +134,10 @@ class BadSchedule(AgentFlowError, ValueError):
     """A line is no schedule, or its next move cannot be made; the message points at the token. Nothing was moved."""
 
 
+class BadCapsule(AgentFlowError, ValueError):
+    """A file is no run capsule, or of another version, or was changed after it was written."""
+
+
 class BadRequestFile(AgentFlowError, ValueError):
     """A file of requests cannot be used; the message names the line. What was read before it is good."""
 
@@ -145,6 +149,14 @@ class BadRequestFile(AgentFlowError, ValueError):
 
 class SoakError(AgentFlowError):
     """A soak could not be run to its end; its message names the workflows that are stuck."""
+
+
+class RaceError(AgentFlowError):
+    """A race could not be run to its end; nothing of it is left unless it was to be kept."""
+
+
+class BadFrame(AgentFlowError, ValueError):
+    """A table cannot be drawn; the message names the column."""
 
 
 class LostLease(BaseException):

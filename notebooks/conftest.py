@@ -1,4 +1,4 @@
-"""Notebooks under test run on the tests' own PostgreSQL, never on somebody's laboratory."""
+"""Notebooks under test run on the tests' own PostgreSQL, never on somebody's laboratory, and answer in no learner's course."""
 
 import os
 
@@ -12,6 +12,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tests.pytest_configure(config)
     if home := os.environ.get("AGENTFLOW_TEST_HOME"):
         os.environ["AGENTFLOW_HOME"] = home
+    os.environ.setdefault("AGENTFLOW_COURSE", "course_under_test")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -63,7 +63,8 @@ def _without_its_run(output: NotebookNode) -> NotebookNode:
 
 @contextmanager
 def database() -> Iterator[None]:
-    """Kernels find a PostgreSQL that is nobody's own laboratory."""
+    """Kernels find a PostgreSQL that is nobody's own laboratory, and a course in which nobody answers."""
+    os.environ.setdefault("AGENTFLOW_COURSE", "course_under_test")
     if os.environ.get("DATABASE_URL"):
         yield
         return

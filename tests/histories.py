@@ -270,6 +270,34 @@ def renewals(engine: Engine) -> Entries:
     return engine.history(W)
 
 
+def crash_budget_spent(engine: Engine) -> Entries:
+    """Each worker dies at the same step; the claim after the last one allowed fails the workflow."""
+    hands = begin(engine, "A", "B", "C", "A", "B", "C")
+    for hand in hands:
+        hand.claim().kill("before checkpoint classify")
+        expire(engine)
+    assert engine.claim_workflow("A.last", A_DAY) is None
+    return engine.history(W)
+
+
+def cancelled_while_waiting(engine: Engine) -> Entries:
+    (a,) = begin(engine, "A")
+    a.claim().step("draft").wait("approval")
+    engine.cancel_workflow(W)
+    return engine.history(W)
+
+
+def shared_name(engine: Engine) -> Entries:
+    """Two processes under one name: one lane, in which only the tokens differ."""
+    a, b = begin(engine, "W", "W")
+    a.identity = b.identity = "W"
+    a.claim().step("classify").pause("before checkpoint plan")
+    expire(engine)
+    b.claim().step("plan").act().complete()
+    a.resume("before checkpoint plan").refused(lambda: a.step("plan"))
+    return engine.history(W)
+
+
 def sixty_entries(engine: Engine) -> Entries:
     """Four processes on three lanes, thirty steps, an action in the gap, a refusal."""
     a, b, c = begin(engine, "A", "B", "C")
@@ -294,6 +322,7 @@ ALL: dict[str, Callable[[Engine], Entries]] = {
     for one in (
         acknowledgment_gap, gap_so_far, stale_worker, duplicate_effect, happy_path, lost_reply, approval,
         refused_in_the_middle, cancelled, three_workers, two_actions, failed_attempts, tool_refuses, effect_lost,
-        forgotten_key, new_keys, renewals, sixty_entries,
+        forgotten_key, new_keys, renewals, shared_name, crash_budget_spent,
+        cancelled_while_waiting, sixty_entries,
     )
 }  # fmt: skip

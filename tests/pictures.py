@@ -16,7 +16,7 @@ from agentflow.lab.timeline import timeline
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 PICTURES = {
     "acknowledgment-gap": "A*5 A! expire B*",
-    "stale-worker": "A*2. A|| expire B* A> A",
+    "stale-worker": "A A|| expire B* A> A",
     "duplicate-effect": "without=idempotency_key A*5 expire B*2",
     "lease-and-steps": "A*3",
     "renewal": "A*2 A~ A~ A",

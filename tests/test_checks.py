@@ -14,9 +14,10 @@ from agentflow import AgentFlowError, Engine, Ledger
 from agentflow.doctor import Finding
 from agentflow.errors import BadRequestFile
 from agentflow.lab import checks, laboratory
-from agentflow.lab.laboratory import doctor, support_requests
+from agentflow.lab.laboratory import PATIENT, doctor, support_requests
 from agentflow.lab.look import Table, query, shown, snapshot
 from agentflow.lab.sentences import sentences
+from agentflow.lab.stepper import Stepper
 from agentflow.statements import TRANSACTIONS
 
 
@@ -97,6 +98,30 @@ def test_a_checkpoint_under_an_older_token_than_before_is_named(done: Engine) ->
         checks.tokens(done, "request-1")
 
 
+def test_a_checkpoint_without_a_result_is_named(done: Engine) -> None:
+    assert checks.recorded(done, "request-1", "classify", "plan") == "a result is recorded for classify, plan"
+    tamper(done, "UPDATE {s}.steps SET value = 'null' WHERE step_id = 'plan'")
+    with pytest.raises(
+        AssertionError, match="steps, row 'request-1/plan', column value: found NULL, expected a result"
+    ):
+        checks.recorded(done, "request-1", "classify", "plan")
+    with pytest.raises(AssertionError, match="steps: there is no row 'request-1/send'"):
+        checks.recorded(done, "request-1", "send")
+
+
+def test_a_refusal_that_did_not_happen_or_came_under_another_token_is_named(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*")
+        with pytest.raises(AssertionError, match="request-1 has no entry write_refused"):
+            checks.refused(engine, "request-1", token=1)
+        stepper.play("A*2 A|| expire B* A> A")
+    said = "a write under token 1 was refused: the row holds token 2"
+    assert checks.refused(engine, "request-1", token=1) == said
+    with pytest.raises(AssertionError, match="history, row 'request-1/13', column fence_token: found 1, expected 2"):
+        checks.refused(engine, "request-1", token=2)
+
+
 def test_wrong_figures_of_execution_ledgers_are_named() -> None:
     ledgers = [Ledger(["a", "b"], [], ["mail"]), Ledger(["c"], ["a", "b"], [])]
     assert checks.ledgers(ledgers, executed=3, side_effects=1)
@@ -104,17 +129,6 @@ def test_wrong_figures_of_execution_ledgers_are_named() -> None:
         checks.ledgers(ledgers, executed=4, side_effects=1)
     with pytest.raises(AssertionError, match="side_effects"):
         checks.ledgers(ledgers, executed=3, side_effects=2)
-
-
-@pytest.mark.parametrize("answer", [None, 0, 4, "2", True, 1.0, [1]])
-def test_a_question_without_a_usable_answer_never_blocks_and_says_what_may_be_chosen(answer: Any) -> None:
-    question = checks.predict("Which?", ["a", "b", "<c>"], answer)
-    assert question.answer is None
-    said = checks.UNANSWERED if answer is None else "Choose a number from 1 to 3"
-    for other in (checks.UNANSWERED, "Choose a number from 1 to 3"):
-        assert (other in repr(question)) == (other == said) == (other in question._repr_html_())
-    assert "&lt;c&gt;" in question._repr_html_()
-    assert question.reveal(2) == "It is 2: b."
 
 
 def test_numbers_and_nouns_agree(done: Engine) -> None:
@@ -132,13 +146,6 @@ def test_a_failed_check_is_shown_as_its_sentence_alone() -> None:
     with pytest.raises(checks.CheckFailed) as caught:
         checks.ledgers([], executed=1, side_effects=0)
     assert caught.value._render_traceback_() == [f"Not yet. {caught.value}"]
-
-
-def test_a_prediction_is_shown_and_compared() -> None:
-    question = checks.predict("Which?", ["a", "b"], 2)
-    assert "You said 2: b." in repr(question)
-    assert question.reveal(2, "Because.") == "You predicted it. It is 2: b. Because."
-    assert question.reveal(1) == "You said 2. It is 1: a."
 
 
 def test_query_reads_both_schemas_and_cannot_write(done: Engine) -> None:

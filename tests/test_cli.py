@@ -57,6 +57,11 @@ def alone(tmp_path: Path) -> Iterator[dict[str, str]]:
     Server(home).stop()
 
 
+def options_of(command: str) -> list[click.Parameter]:
+    """The command's options, without what stands in a place of its own."""
+    return [parameter for parameter in COMMANDS[command].params if parameter.param_type_name == "option"]
+
+
 def refused(done: CompletedProcess[str]) -> str:
     """The one sentence (or two) with which the command refused; nothing of Python's in it."""
     assert done.returncode == 1, done
@@ -98,7 +103,7 @@ def test_help_names_every_command_and_is_what_no_arguments_show(run: Run) -> Non
 def test_every_command_explains_itself_and_takes_a_schema(run: Run, name: str) -> None:
     done = run(name, "--help")
     assert done.returncode == 0
-    for option in (option for parameter in COMMANDS[name].params for option in parameter.opts):
+    for option in (option for parameter in options_of(name) for option in parameter.opts):
         assert option in done.stdout
     assert "--schema" in done.stdout
     assert ("--json" in done.stdout) == (name not in {"lab", "worker"})
@@ -549,7 +554,7 @@ def test_the_page_has_a_section_for_every_command_and_no_other() -> None:
 def test_a_section_shows_an_example_and_names_exactly_the_options_there_are(name: str) -> None:
     section = sections().get(name, "")
     assert re.search(rf"^\$ (.*\| )?agentflow {name}\b", section, re.MULTILINE)
-    real = {option for parameter in COMMANDS[name].params for option in (*parameter.opts, *parameter.secondary_opts)}
+    real = {option for parameter in options_of(name) for option in (*parameter.opts, *parameter.secondary_opts)}
     everywhere = {"--help", "-h", "--schema", "--json"}
     named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", section))
     assert real - everywhere <= named

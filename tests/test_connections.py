@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from multiprocessing.connection import Connection
 
 import pytest
 
-from agentflow import Database, Engine
+from agentflow import Boundary, Database, Engine
 
 from .conftest import rows
 from .helpers import eventually
@@ -49,6 +50,25 @@ def test_lost_connection_takes_its_idle_neighbours_along(engine: Engine) -> None
     assert engine.get_workflow("nobody") is None
     assert session(engine.database) not in lost
     assert len(engine.database._idle) == 1
+
+
+def test_time_that_a_worker_stands_in_the_hook_is_not_taken_from_its_patience(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood = 0.0
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + stood)
+
+    def hook(boundary: Boundary) -> None:
+        nonlocal stood
+        if stood == 0:
+            stood = 3600.0
+            lost = session(engine.database)
+            rows(engine, "SELECT pg_terminate_backend(:pid)", pid=lost)
+            eventually(lambda: not rows(engine, "SELECT FROM pg_stat_activity WHERE pid = :pid", pid=lost))
+
+    assert engine.with_hook(hook).create_workflow("x", workflow_id="one")["id"] == "one"
+    assert stood
 
 
 def test_closed_database_opens_again_when_it_is_used(engine: Engine) -> None:

@@ -1,22 +1,23 @@
-"""Lanes move only when told, never hang a notebook, and leave nothing behind."""
+"""The stepper: each move does what it is called, recovery finishes what was left, and the line tells all of it again."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentflow import Boundary, Database, Engine, migrate
-from agentflow.errors import AlreadyFinished, DatabaseAway, LaneError, NotALaboratory
+from agentflow import Boundary, Database, Engine, Policy, migrate
+from agentflow.errors import AgentFlowError, BadSchedule, LaneError, NotALaboratory
+from agentflow.lab.capsule import capture, first_divergence
 from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go
-from agentflow.lab.look import snapshot
-from agentflow.lab.stepper import Move, Stepper
-from agentflow.server import Server
+from agentflow.lab.moves import Moved
+from agentflow.lab.playbook import PRESETS, REQUESTS
+from agentflow.lab.schedule import Move, Setting
+from agentflow.lab.stepper import Stepper
 from tests.conftest import drop, rows
 
-REQUEST = "My password no longer works"
 TO_THE_END = [
     "claim", "checkpoint classify", "checkpoint plan", "intent resolve-account", "tool resolve-account",
     "acknowledge resolve-account", "complete",
@@ -28,9 +29,9 @@ def lane_threads() -> list[str]:
 
 
 def connections(engine: Engine) -> int:
-    """Connections that the engine's pool holds, checked out or not."""
+    """Connections that the engine's pools hold."""
     pool = engine.database.alchemy.pool
-    return pool.checkedin() + pool.checkedout()  # type: ignore[attr-defined]
+    return pool.checkedin() + pool.checkedout() + len(engine.database._idle)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -41,43 +42,138 @@ def stepper(engine: Engine) -> Iterator[Stepper]:
     assert lane_threads() == []
 
 
-def into_the_gap(stepper: Stepper, name: str = "A") -> str:
-    workflow_id = stepper.submit(REQUEST)
-    for _ in range(5):
-        stepper.step(name)
-    return workflow_id
+def statuses(engine: Engine) -> dict[str, str]:
+    return {row["id"]: row["status"] for row in rows(engine, "SELECT id, status FROM {s}.workflows ORDER BY id")}
+
+
+def everything(engine: Engine) -> list[Any]:
+    tables = ("workflows", "steps", "action_intents", "history")
+    return [rows(engine, f"SELECT * FROM {{s}}.{table} ORDER BY 1, 2") for table in tables]
+
+
+def passed(moves: list[Moved]) -> list[str]:
+    """The transactions behind the moves, with what became of them if they were not committed."""
+    told = []
+    for moved in moves:
+        if moved.passed:
+            outcome = "" if moved.passed.outcome == "committed" else f" {moved.passed.outcome}"
+            told.append(f"{moved.passed.transaction} {moved.passed.subject or ''}".strip() + outcome)
+    return told
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
 
 
 def test_each_step_commits_exactly_the_transaction_that_was_named(stepper: Stepper, engine: Engine) -> None:
-    stepper.submit(REQUEST)
     announced, moves = [], []
     while not moves or moves[-1].ended is None:
         announced.append(stepper.next_transaction("A"))
         moves.append(stepper.step("A"))
         assert len(rows(engine, "SELECT n FROM {s}.history")) == len(moves) + 1 - ("tool" in " ".join(announced))
-    assert announced == TO_THE_END
-    assert [f"{m.passed.transaction} {m.passed.subject or ''}".strip() for m in moves if m.passed] == TO_THE_END
-    assert [m.passed.outcome for m in moves if m.passed] == ["committed"] * len(TO_THE_END)
+    assert announced == passed(moves) == TO_THE_END
     assert moves[-1].ended == "completed"
 
 
-def test_a_standing_worker_holds_no_connection(stepper: Stepper) -> None:
-    into_the_gap(stepper)
-    assert stepper.engine.database.alchemy.pool.checkedout() == 0  # type: ignore[attr-defined]
+def test_a_step_tells_the_statement_that_was_asked(stepper: Stepper) -> None:
+    moved = stepper.move("A*2")[-1]
+    assert moved.asked is not None
+    assert moved.asked.name == "checkpoint"
+    assert moved.asked.params["p_subject"] == "classify"
+    tool = stepper.move("A*3")[-1].asked
+    assert tool is not None
+    assert (tool.name, tool.params["p_key"]) == ("tool", "request-1:resolve-account")
 
 
-def test_the_lease_of_a_lane_outlasts_any_reader(stepper: Stepper, engine: Engine) -> None:
-    stepper.submit(REQUEST)
-    stepper.step("A")
-    (row,) = rows(engine, "SELECT lease_expires_at - updated_at > interval '23 hours' AS long FROM {s}.workflows")
-    assert row["long"]
+def test_a_move_tells_where_the_worker_stands_before_and_after(stepper: Stepper) -> None:
+    assert stepper.standing("A") is None
+    assert str(stepper.step("A")) == "A: claim committed; stands before checkpoint classify"
+    assert str(stepper.move("A.")[0]) == "A.: checkpoint classify committed; stands after it"
+    assert stepper.next_transaction("A") == "what comes next"
+    assert str(stepper.step("A")) == "A: checkpoint plan committed; stands before intent resolve-account"
+    assert str(stepper.move("A*")[-1]) == "A: complete committed; completed; stands before claim"
+    assert str(stepper.step("B")) == "B: claim committed; idle; stands before claim"
+    assert str(stepper.crash("B")) == "B!: B is killed before claim"
+    assert stepper.next_transaction("B") == ""
+
+
+def test_nothing_exists_before_the_first_move(stepper: Stepper, engine: Engine) -> None:
+    assert stepper.workflows == ["request-1"]
+    assert (stepper.next_transaction("A"), stepper.next_transaction("B")) == ("claim", "claim")
+    assert statuses(engine) == {}
+    stepper.move("B||")
+    assert statuses(engine) == {"request-1": "ready"}
+
+
+def test_the_requests_of_a_setting_are_created_in_order(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=3)) as stepper:
+        stepper.step("B")
+        found = rows(engine, "SELECT input #>> '{{}}' AS request FROM {s}.workflows ORDER BY id")
+        assert [row["request"] for row in found] == list(REQUESTS[:3])
+        (claimed,) = rows(engine, "SELECT id FROM {s}.workflows WHERE lease_owner IS NOT NULL")
+        assert claimed["id"] == "request-1"
+
+
+def test_the_lease_of_a_lane_outlasts_any_reader(engine: Engine) -> None:
+    engine.policy = Policy()
+    with Stepper(engine) as stepper:
+        stepper.step("A")
+        (row,) = rows(engine, "SELECT lease_expires_at - updated_at > interval '23 hours' AS long FROM {s}.workflows")
+        assert row["long"]
+
+
+def test_only_a_move_ends_a_back_off_whatever_the_engines_policy_is(engine: Engine) -> None:
+    engine.policy = Policy(first_delay=0.001, max_delay=0.001)
+    with Stepper(engine) as stepper:
+        stepper.move("A*4 A/")
+        assert stepper.move("A")[-1].ended == "postponed"
+        assert stepper.step("B").ended == "idle"
+        stepper.move("due")
+        assert stepper.step("B").passed is not None
+
+
+def test_every_move_is_watched_when_it_is_done_and_the_creation_before_the_first(engine: Engine) -> None:
+    seen: list[Moved] = []
+    with Stepper(engine, watch=seen.append) as stepper:
+        stepper.play("A*2 A! expire B*")
+    created, *moved = seen
+    assert created.passed is not None and created.passed.transaction == "create"
+    assert [str(one.move) for one in moved] == ["A", "A", "A!", "expire", "B", "B", "B", "B", "B", "B"]
+
+
+def test_the_engines_own_hook_still_hears_every_boundary(engine: Engine) -> None:
+    heard: list[str] = []
+    with Stepper(engine.with_hook(lambda boundary: heard.append(f"{boundary.edge} {boundary.transaction}"))) as stepper:
+        stepper.move("A*")
+    assert heard[:2] == ["before claim", "after claim"]
+    assert heard[-3:] == ["before complete", "after complete", "before claim"]
+
+
+def test_workers_of_shared_names_are_one_to_the_engine_and_unique_ones_are_not(engine: Engine) -> None:
+    owners = "SELECT count(DISTINCT worker) AS names FROM {s}.history"
+    for names, expected in (("shared", 1), ("unique", 2)):
+        with Stepper(engine) as stepper:
+            stepper.play(f"names={names} A*2 A! expire B*")
+        assert rows(engine, owners) == [{"names": expected}]
+
+
+def test_a_model_that_varies_answers_each_worker_differently(engine: Engine) -> None:
+    answers = []
+    for line in ("model=varying A*2 A! expire B*", "model=varying A A! expire B*", "model=varying A A! expire A+ A*"):
+        with Stepper(engine) as stepper:
+            stepper.play(line)
+        (step,) = rows(engine, "SELECT value FROM {s}.steps WHERE step_id = 'classify'")
+        answers.append(step["value"]["answered_by"])
+    assert answers == ["A1.1", "B1.1", "A2.1"]
+
+
+# -- crashes and recovery ----------------------------------------------------------------------------------------------
 
 
 def test_crash_is_recorded_at_the_boundary_and_leaves_the_lease(stepper: Stepper, engine: Engine) -> None:
-    into_the_gap(stepper)
-    move = stepper.crash("A")
-    assert (move.ended, move.next) == ("crashed", "claim")
-    (fault,) = rows(engine, "SELECT subject, fence_token FROM {s}.history WHERE event = 'crash_injected'")
+    stepper.move("A*5")
+    moved = stepper.crash("A")
+    assert (str(moved), moved.workflow) == ("A!: A is killed before acknowledge resolve-account", "request-1")
+    (fault,) = rows(engine, "SELECT subject, fence_token FROM {s}.history WHERE event = 'worker_killed'")
     assert fault == {"subject": "before acknowledge resolve-account", "fence_token": 1}
     (row,) = rows(engine, "SELECT lease_owner, state FROM {s}.workflows")
     assert row["lease_owner"].startswith("A.")
@@ -85,310 +181,314 @@ def test_crash_is_recorded_at_the_boundary_and_leaves_the_lease(stepper: Stepper
     assert lane_threads() == []
 
 
-def test_a_crash_at_every_boundary_recovers_to_one_effect(stepper: Stepper, engine: Engine) -> None:
-    for steps in range(1, len(TO_THE_END)):
-        workflow_id = stepper.submit(REQUEST)
-        for _ in range(steps):
-            stepper.step("A")
-        stepper.crash("A")
-        moves = stepper.recover("A")
-        assert (moves[0].lane, moves[-1].ended) == ("B", "completed")
-        (row,) = rows(engine, "SELECT status FROM {s}.workflows WHERE id = :id", id=workflow_id)
-        (world,) = rows(engine, "SELECT attempts FROM {w}.tool_ledger WHERE workflow_id = :id", id=workflow_id)
-        assert row["status"] == "completed"
-        assert world["attempts"] == (2 if steps == 5 else 1)
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_crash_at_every_boundary_recovers_to_one_effect(stepper: Stepper, engine: Engine, steps: int) -> None:
+    stepper.move(f"A*{steps} A!")
+    moves = stepper.recover("A")
+    assert (moves[-1].move.lane, moves[-1].ended) == ("B", "completed")
+    (world,) = rows(engine, "SELECT attempts FROM {w}.tool_ledger")
+    assert world["attempts"] == (2 if steps == 5 else 1)
+    assert stepper.line == f"A{f'*{steps}' if steps > 1 else ''} A! expire B*"
 
 
 def test_recovery_passes_load_and_does_not_plan_again(stepper: Stepper) -> None:
-    into_the_gap(stepper)
-    stepper.crash("A")
-    passed = [move.passed.transaction for move in stepper.recover("A") if move.passed]
-    assert passed == ["claim", "tool", "acknowledge", "complete"]
+    stepper.move("A*5 A!")
+    assert passed(stepper.recover("A")) == ["claim", *TO_THE_END[4:]]
+
+
+def test_what_recover_will_do_is_said_before(stepper: Stepper) -> None:
+    stepper.move("A*5 A!")
+    assert " ".join(map(str, stepper.recovery("A"))) == "expire B*"
+    stepper.move("B!")
+    assert " ".join(map(str, stepper.recovery("A"))) == "expire A+ A*"
 
 
 def test_stale_worker_is_refused_after_the_other_recovered(stepper: Stepper, engine: Engine) -> None:
-    stepper.submit(REQUEST)
-    stepper.step("A")
+    stepper.move("A A||")
     assert stepper.recover("A")[-1].ended == "completed"
-    move = stepper.step("A")
-    assert move.ended == "lost"
-    assert move.passed == Boundary(
-        "checkpoint", "after", move.passed.worker, "request-1", 1, "classify", "refused"  # type: ignore[union-attr]
+    stepper.move("A>")
+    moved = stepper.step("A")
+    assert moved.ended == "lost"
+    assert moved.passed == Boundary(
+        "checkpoint", "after", moved.passed.worker, "request-1", 1, "classify", "refused"  # type: ignore[union-attr]
     )  # fmt: skip
     (entry,) = rows(engine, "SELECT fence_token FROM {s}.history WHERE event = 'write_refused'")
     assert entry["fence_token"] == 1
     assert len(rows(engine, "SELECT * FROM {s}.steps")) == 3
 
 
-def test_a_crashed_lane_starts_a_new_worker_that_may_not_take_the_old_lease(stepper: Stepper) -> None:
-    stepper.submit(REQUEST)
-    stepper.step("A")
-    stepper.crash("A")
+def test_a_new_worker_of_a_lane_may_not_take_the_old_lease(stepper: Stepper) -> None:
+    stepper.move("A A! A+")
     assert stepper.step("A").ended == "idle"
-    stepper.expire()
-    move = stepper.step("A")
-    assert move.passed is not None
-    assert (move.passed.token, move.next) == (2, "checkpoint classify")
+    stepper.move("expire")
+    moved = stepper.step("A")
+    assert moved.passed is not None
+    assert (moved.passed.token, stepper.next_transaction("A")) == (2, "checkpoint classify")
+
+
+def flaky(failures: int) -> Any:
+    """A workflow whose one step times out so many times."""
+    left = [failures]
+
+    def function(run: Any, _: Any) -> str:
+        def once() -> str:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise TimeoutError("no answer")
+            return "done"
+
+        return str(run.step("flaky", once))
+
+    return function
 
 
 def test_recover_goes_on_through_a_failed_attempt_whose_back_off_lasts_a_day(engine: Engine) -> None:
-    failures = iter([TimeoutError("no answer"), TimeoutError("no answer again")])
-
-    def flaky(run: object, _: object) -> str:
-        def once() -> str:
-            for failure in failures:
-                raise failure
-            return "done"
-
-        return run.step("flaky", once)  # type: ignore[attr-defined, no-any-return]
-
-    engine.policy, engine.workflows = PATIENT, {"flaky": flaky}
-    with Stepper(engine) as stepper:
-        stepper.submit(None, name="flaky")
-        stepper.step("A")
-        stepper.crash("A")
-        moves = stepper.recover("A")
-    assert [move.ended for move in moves if move.ended] == ["postponed", "completed"]
-
-
-def statuses(engine: Engine) -> dict[str, str]:
-    return {row["id"]: row["status"] for row in rows(engine, "SELECT id, status FROM {s}.workflows")}
-
-
-def test_recover_finishes_what_this_worker_left_and_not_what_was_last_worked_on(
-    stepper: Stepper, engine: Engine
-) -> None:
-    stepper.submit(REQUEST)
-    stepper.submit(REQUEST)
-    stepper.step("B")
-    stepper.step("A")
-    stepper.crash("B")
-    moves = stepper.recover("B")
-    ended = [(move.lane, move.passed.workflow, move.ended) for move in moves if move.passed and move.ended]
-    assert ended == [("A", "request-2", "completed"), ("A", "request-1", "completed")]
-    assert statuses(engine) == {"request-1": "completed", "request-2": "completed"}
-    aged = rows(engine, "SELECT workflow_id FROM {s}.history WHERE event = 'lease_expired_for_test'")
-    assert aged == [{"workflow_id": "request-1"}]
-
-
-def test_recover_goes_on_past_other_work_until_the_crashed_one_is_finished(stepper: Stepper, engine: Engine) -> None:
-    for _ in range(3):
-        stepper.submit(REQUEST)
-    stepper.step("B")
-    stepper.step("A")
-    stepper.crash("A")
-    moves = stepper.recover("A")
-    assert [move.passed.workflow for move in moves if move.passed and move.ended][:1] == ["request-1"]
-    assert statuses(engine)["request-2"] == "completed"
-
-
-def test_recover_finishes_all_that_several_lost_workers_of_a_lane_left(stepper: Stepper, engine: Engine) -> None:
-    for _ in range(2):
-        stepper.submit(REQUEST)
-        stepper.step("A")
-        stepper.crash("A")
-    stepper.recover("A")
-    assert set(statuses(engine).values()) == {"completed"}
-
-
-def test_a_standing_worker_keeps_its_work_while_a_lost_one_of_its_lane_is_recovered(
-    stepper: Stepper, engine: Engine
-) -> None:
-    stepper.submit(REQUEST)
-    stepper.submit(REQUEST)
-    stepper.step("A")
-    stepper.crash("A")
-    stepper.step("A")
-    stepper.recover("A")
-    assert statuses(engine) == {"request-1": "completed", "request-2": "ready"}
-    assert stepper.run("A")[-1].ended == "completed"
-
-
-@pytest.mark.parametrize(("crash", "recover", "hint"), [("", "A", "Nothing was written"), ("A", "B", "recover A")])
-def test_recover_of_a_worker_that_left_nothing_writes_nothing(
-    stepper: Stepper, engine: Engine, crash: str, recover: str, hint: str
-) -> None:
-    stepper.submit(REQUEST)
-    if crash:
-        stepper.step(crash)
-        stepper.crash(crash)
-    before = rows(engine, "SELECT * FROM {s}.workflows"), rows(engine, "SELECT * FROM {s}.history")
-    with pytest.raises(LaneError, match=f"{recover} left nothing behind.*{hint}"):
-        stepper.recover(recover)
-    assert before == (rows(engine, "SELECT * FROM {s}.workflows"), rows(engine, "SELECT * FROM {s}.history"))
-
-
-def test_a_recovery_that_was_not_waited_for_is_ended_by_the_same_move_again(engine: Engine) -> None:
-    gate = threading.Event()
-
-    def slow(run: object, _: object) -> str:
-        return run.step("slow", lambda: (gate.wait(60), "late")[-1])  # type: ignore[attr-defined, no-any-return]
-
-    engine.workflows, engine.policy = {"slow": slow}, PATIENT
-    engine.create_workflow(None, name="slow", workflow_id="request-1")
-    engine.claim_workflow("A.dead")
-    with Stepper(engine, patience=0.2) as stepper:
-        with pytest.raises(LaneError, match="Try the same move again"):
-            stepper.recover("A")
-        gate.set()
-        for lane in stepper._lanes.values():
-            lane.patience = 30.0
-        assert stepper.recover("A")[-1].ended == "completed"
+    own = engine.with_hook(None)
+    own.workflows = {"flaky": flaky(2)}
+    with Stepper(own, Setting("flaky")) as stepper:
+        stepper.move("A A!")
+        assert [moved.ended for moved in stepper.recover("A") if moved.ended] == ["postponed"]
+        assert [moved.ended for moved in stepper.recover("A") if moved.ended] == ["completed"]
+        assert stepper.line == "workflow=flaky A A! expire B* due B*"
 
 
 def test_recover_ends_the_back_off_of_a_failed_attempt(engine: Engine) -> None:
-    failures = iter([TimeoutError("no answer")])
-
-    def flaky(run: object, _: object) -> str:
-        def once() -> str:
-            for failure in failures:
-                raise failure
-            return "done"
-
-        return run.step("flaky", once)  # type: ignore[attr-defined, no-any-return]
-
-    engine.policy, engine.workflows = PATIENT, {"flaky": flaky}
-    with Stepper(engine) as stepper:
-        stepper.submit(None, name="flaky")
-        assert stepper.run("A")[-1].ended == "postponed"
+    own = engine.with_hook(None)
+    own.workflows = {"flaky": flaky(1)}
+    with Stepper(own, Setting("flaky")) as stepper:
+        assert stepper.move("A*")[-1].ended == "postponed"
         assert stepper.step("A").ended == "idle"
         assert stepper.recover("A")[-1].ended == "completed"
 
 
-def test_expire_without_a_lease_says_so(stepper: Stepper) -> None:
-    with pytest.raises(LaneError, match="submit a request first"):
-        stepper.expire()
-    stepper.submit(REQUEST)
-    with pytest.raises(AlreadyFinished, match="held by nobody"):
-        stepper.expire()
+def test_recover_finishes_what_this_worker_left_and_not_what_was_last_worked_on(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        stepper.move("B A B!")
+        moves = stepper.recover("B")
+        ended = [(moved.move.lane, moved.workflow, moved.ended) for moved in moves if moved.ended]
+        assert ended == [("A", "request-2", "completed"), ("A", "request-1", "completed")]
+        assert statuses(engine) == {"request-1": "completed", "request-2": "completed"}
+        assert stepper.line == "requests=2 B A B! expire@1 A* A*"
 
 
-def test_crash_without_a_worker_and_unknown_lane_say_so(stepper: Stepper) -> None:
-    with pytest.raises(LaneError, match="step it first"):
-        stepper.crash("A")
-    with pytest.raises(LaneError, match="there are A, B"):
-        stepper.step("C")
+def test_recover_goes_on_past_other_work_until_the_crashed_one_is_finished(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=3)) as stepper:
+        stepper.move("B A A!")
+        assert [moved.workflow for moved in stepper.recover("A") if moved.ended][:1] == ["request-1"]
+        assert statuses(engine)["request-2"] == "completed"
+
+
+def test_recover_finishes_all_that_several_lost_workers_of_a_lane_left(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        stepper.move("A A! A+ A A!")
+        stepper.recover("A")
+        assert set(statuses(engine).values()) == {"completed"}
+
+
+def test_a_standing_worker_keeps_its_work_while_a_lost_one_of_its_lane_is_recovered(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        stepper.move("A A! A+ A")
+        stepper.recover("A")
+        assert statuses(engine) == {"request-1": "completed", "request-2": "ready"}
+        assert stepper.move("A*")[-1].ended == "completed"
+
+
+@pytest.mark.parametrize(("line", "lane"), [("", "A"), ("A", "A"), ("A A!", "B"), ("A* A!", "A")])
+def test_recover_of_a_worker_that_left_nothing_moves_nothing(
+    stepper: Stepper, engine: Engine, line: str, lane: str
+) -> None:
+    stepper.move(line)
+    before = everything(engine), stepper.line
+    with pytest.raises(LaneError, match=f"{lane} left nothing behind.*Nothing was moved"):
+        stepper.recover(lane)
+    assert (everything(engine), stepper.line) == before
+
+
+def test_a_recovery_that_was_not_waited_for_is_ended_by_its_last_move_again(engine: Engine) -> None:
+    gate = threading.Event()
+    own = engine.with_hook(None)
+    own.workflows = {"slow": lambda run, _: run.step("slow", lambda: (gate.wait(60), "late")[-1])}
+    with Stepper(own, Setting("slow"), patience=0.3) as stepper:
+        stepper.move("A. A!")
+        with pytest.raises(LaneError, match="The same move again waits on"):
+            stepper.recover("A")
+        gate.set()
+        stepper._crew.lane("B").patience = 30.0
+        assert stepper.move("B*")[-1].ended == "completed"
+        assert stepper.line == "workflow=slow A. A! expire B*"
+
+
+# -- a race ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_race_is_written_down_in_the_order_that_the_database_saw(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        for _ in range(7):
+            moves = stepper.race("A", "B")
+            assert {moved.move.lane for moved in moves} == {"A", "B"}
+        raced = capture(stepper)
+    assert raced.outcome["workflows_completed"] == 2
+    assert first_divergence(raced, raced.play_again(engine)) is None
+
+
+def test_in_a_race_for_one_workflow_one_worker_claims_and_the_other_is_idle(stepper: Stepper) -> None:
+    first, second = stepper.race("A", "B")
+    assert (first.ended, second.ended) == (None, "idle")
+    assert first.passed is not None
+    assert first.passed.token == 1
+    assert stepper.line in ("A B", "B A")
+
+
+# -- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "move", "why"),
+    [
+        ("", "expire", "no workflow has a lease that could end"),
+        ("A*", "expire", "no workflow has a lease"),
+        ("A", "due", "no workflow has a back-off"),
+        ("A*3", "A/", "A stands before intent resolve-account"),
+        ("A*5", "A/", "A stands before acknowledge"),
+        ("", "A/", "A stands before claim"),
+        ("", "A~", "A works on nothing"),
+        ("A*", "A~", "A works on nothing"),
+        ("A", "event:approval", "support_agent waits for no event"),
+        ("A!", "A", "dead"),
+        ("A||", "A*", "paused"),
+        ("", "E", "is no move"),
+        ("", "requests=2 A", '"requests=2" begins a new line'),
+        ("workflow=approval_agent", "event:other", "approval_agent waits for approval"),
+        ("workflow=approval_agent A* event:approval B*", "event:approval", "no workflow is open"),
+        ("requests=2 A B", "expire", "several have a lease; say expire@1 or expire@2"),
+        ("requests=2 A", "expire@2", "request-2 has no lease"),
+        ("workflow=approval_agent requests=2", "event:approval", "several could get it; say which"),
+    ],
+)
+def test_a_move_that_cannot_come_is_refused_in_a_sentence_and_nothing_moves(
+    engine: Engine, line: str, move: str, why: str
+) -> None:
+    with Stepper(engine) as stepper:
+        stepper.play(line)
+        stepper.move("D||")
+        before = everything(engine), stepper.line, stepper.next_transaction("A")
+        with pytest.raises(BadSchedule, match=why):
+            stepper.move(move)
+        assert (everything(engine), stepper.line, stepper.next_transaction("A")) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("workflow=nobody A", "workflow=nobody is not known; there are"),
+        ("without=nothing A", "there is no guard 'nothing'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_before_anything_is_touched(
+    stepper: Stepper, engine: Engine, line: str, why: str
+) -> None:
+    stepper.play("A*3")
+    before = everything(engine), stepper.line
+    with pytest.raises(AgentFlowError, match=why):
+        stepper.play(line)
+    assert (everything(engine), stepper.line) == before
+    assert stepper.step("A").passed is not None
+
+
+def test_an_event_that_was_delivered_before_changes_nothing_and_is_no_error(stepper: Stepper, engine: Engine) -> None:
+    stepper.play("workflow=approval_agent event:approval event:approval")
+    refused = stepper.move("event:approval=false")[0]
+    assert "another payload came first" in refused.said
+    assert stepper.move("A*")[-1].ended == "completed"
+
+
+def test_an_unknown_lane_is_named(stepper: Stepper) -> None:
+    with pytest.raises(LaneError, match="no lane 'E'; there are A, B, C, D"):
+        stepper.step("E")
+
+
+def test_a_laboratory_that_holds_somebody_elses_workflows_is_not_played_on(stepper: Stepper, engine: Engine) -> None:
+    engine.create_workflow("x", workflow_id="precious")
+    with pytest.raises(LaneError, match=r"already holds 1 workflows.*Reset it"):
+        stepper.step("A")
+    assert statuses(engine) == {"precious": "ready"}
+    stepper.reset()
+    assert stepper.step("A").passed is not None
+
+
+# -- reset, close, line ------------------------------------------------------------------------------------------------
 
 
 def test_reset_with_a_standing_worker_leaves_no_row_and_no_thread(stepper: Stepper, engine: Engine) -> None:
-    into_the_gap(stepper)
+    stepper.move("A*5")
     stepper.reset()
     assert lane_threads() == []
-    assert rows(engine, "SELECT id FROM {s}.workflows") == []
+    assert (stepper.line, statuses(engine)) == ("", {})
     assert rows(engine, "SELECT effect_id FROM {w}.tool_ledger") == []
-    assert into_the_gap(stepper) == "request-1"
+    assert stepper.move("A*5")[-1].workflow == "request-1"
 
 
 def test_close_with_standing_workers_leaves_no_thread_and_no_connection(engine: Engine) -> None:
-    stepper = Stepper(engine)
-    for name in stepper.names:
-        into_the_gap(stepper, name)
+    stepper = Stepper(engine, Setting(requests=2))
+    stepper.move("A*5 B*5")
     assert len(lane_threads()) == 2
     stepper.close()
     assert lane_threads() == []
     assert connections(stepper.engine) == 0
-    with pytest.raises(LaneError, match="closed"):
+    for move in (lambda: stepper.step("A"), lambda: stepper.move("A B"), lambda: stepper.move("expire@1")):
+        with pytest.raises(LaneError, match="closed"):
+            move()
+    assert rows(engine, "SELECT * FROM {s}.history WHERE transaction = 'fault'") == []
+
+
+@pytest.mark.parametrize("line", [preset.line for preset in PRESETS.values()])
+def test_moves_one_by_one_are_the_line_played_at_once(engine: Engine, line: str) -> None:
+    with Stepper(engine) as stepper:
+        stepper.play(line)
+        whole, setting = capture(stepper), stepper.setting
+        assert stepper.line == line
+    with Stepper(engine, setting) as stepper:
+        stepper.reset()
+        for token in line.split():
+            if "=" not in token:
+                stepper.move(token)
+        assert first_divergence(whole, capture(stepper)) is None
+
+
+def test_the_line_of_what_was_clicked_gives_the_same_history_again(engine: Engine) -> None:
+    with Stepper(engine, Setting(requests=2)) as stepper:
         stepper.step("A")
-    assert rows(engine, "SELECT * FROM {s}.history WHERE event = 'crash_injected'") == []
+        stepper.step("B")
+        stepper.move(Move("pause", "B"))
+        stepper.crash("A")
+        stepper.recover("A")
+        stepper.recover("B")
+        stepper.move("B> B")
+        clicked = capture(stepper)
+    assert clicked.outcome["workflows_completed"] == 2
+    assert first_divergence(clicked, clicked.play_again(engine)) is None
 
 
-def test_a_step_that_does_not_return_is_reported_and_can_be_waited_for_or_left(engine: Engine) -> None:
-    gate, entered = threading.Event(), threading.Event()
-
-    def slow(run: object, _: object) -> str:
-        return run.step("slow", lambda: (entered.set(), gate.wait(60), "late")[-1])  # type: ignore[attr-defined, no-any-return]
-
-    engine.workflows = {"slow": slow}
-    stepper = Stepper(engine, patience=0.2)
-    try:
-        stepper.submit(None, name="slow")
-        with pytest.raises(LaneError, match="still running"):
-            stepper.step("A")
-        assert entered.wait(30)
-        assert stepper.next_transaction("A") == "still running"
-        with pytest.raises(LaneError, match="still running"):
-            stepper.crash("A")
-        with pytest.raises(LaneError, match="has not returned"):
-            stepper.reset()
-    finally:
-        gate.set()
-        stepper.patience = 30.0
-        for lane in stepper._lanes.values():
-            lane.patience = 30.0
-        stepper.close()
-    assert lane_threads() == []
-    assert rows(engine, "SELECT * FROM {s}.steps") == []
+def test_lanes_are_two_until_others_take_part(stepper: Stepper) -> None:
+    assert stepper.lanes == ("A", "B")
+    stepper.move("D")
+    assert stepper.lanes == ("A", "B", "C", "D")
+    assert (stepper.is_alive("C"), stepper.is_paused("C")) == (True, False)
+    stepper.move("C|| D!")
+    assert (stepper.is_paused("C"), stepper.is_alive("D")) == (True, False)
 
 
-def test_a_slow_step_is_finished_by_the_same_move_again(engine: Engine) -> None:
-    gate = threading.Event()
-
-    def slow(run: object, _: object) -> str:
-        return run.step("slow", lambda: (gate.wait(60), "late")[-1])  # type: ignore[attr-defined, no-any-return]
-
-    engine.workflows = {"slow": slow}
-    with Stepper(engine, patience=0.2) as stepper:
-        stepper.submit(None, name="slow")
-        with pytest.raises(LaneError, match="still running"):
-            stepper.step("A")
-        gate.set()
-        for lane in stepper._lanes.values():
-            lane.patience = 30.0
-        assert stepper.step("A").next == "checkpoint slow"
-        assert stepper.run("A")[-1].ended == "completed"
-
-
-def test_two_moves_of_one_lane_at_once_are_refused(stepper: Stepper) -> None:
-    with stepper._lanes["A"].moving(), pytest.raises(LaneError, match="busy"):
-        stepper.step("A")
-
-
-def test_the_engines_own_hook_still_hears_every_boundary(engine: Engine) -> None:
-    heard: list[str] = []
-    engine.hook = lambda boundary: heard.append(f"{boundary.edge} {boundary.transaction}")
-    try:
-        with Stepper(engine) as stepper:
-            stepper.submit(REQUEST)
-            stepper.run("A")
-    finally:
-        engine.hook = None
-    assert heard[:4] == ["before create", "after create", "before claim", "after claim"]
-    assert heard[-2:] == ["before complete", "after complete"]
-
-
-def test_database_away_moves_nobody_and_the_move_can_be_repeated(tmp_path: Path) -> None:
-    server = Server(tmp_path / "pg").start()
-    engine = Engine(Database(server.url(), "away", patience=1.0))
-    try:
-        migrate(engine.database, laboratory=True)
-        with Stepper(engine, patience=5.0) as stepper:
-            stepper.submit(REQUEST)
-            stepper.step("A")
-            server.stop()
-            for move in (stepper.step, stepper.crash):
-                with pytest.raises(DatabaseAway, match="No worker has moved"):
-                    move("A")
-                assert stepper.next_transaction("A") == "checkpoint classify"
-            for other in (stepper.expire, stepper.reset, lambda: stepper.submit("x"), lambda: stepper.recover("A")):
-                with pytest.raises(DatabaseAway):
-                    other()
-            server.start()
-            assert stepper.step("A").next == "checkpoint plan"
-            assert stepper.run("A")[-1].ended == "completed"
-        assert snapshot(engine, "request-1").sentence() == "The engine believes what the world did."
-    finally:
-        engine.close()
-        server.stop()
+# -- laboratories ------------------------------------------------------------------------------------------------------
 
 
 def test_a_fresh_laboratory_closes_the_one_before_and_starts_empty(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", url)
     first = fresh_laboratory("t_fresh")
     try:
-        first.create_workflow(REQUEST)
+        first.create_workflow(REQUESTS[0])
         second = fresh_laboratory("t_fresh")
         assert connections(first) == 0
-        assert rows(second, "SELECT id FROM {s}.workflows") == []
+        assert statuses(second) == {}
         assert second.policy.lease_seconds >= 86_400
     finally:
         let_go("engine", "t_fresh")
@@ -402,15 +502,10 @@ def test_a_fresh_laboratory_refuses_a_schema_with_somebody_elses_workflows(
     database = Database(url, "t_precious")
     try:
         migrate(database)
-        Engine(database).create_workflow(REQUEST)
+        Engine(database).create_workflow(REQUESTS[0])
         with pytest.raises(NotALaboratory):
             fresh_laboratory("t_precious")
-        assert len(rows(Engine(database), "SELECT id FROM {s}.workflows")) == 1
+        assert len(statuses(Engine(database))) == 1
     finally:
         let_go("engine", "t_precious")
         drop(database)
-
-
-def test_a_move_prints_as_one_line() -> None:
-    passed = Boundary("checkpoint", "after", "A.1", "request-1", 1, "plan", "committed")
-    assert str(Move("A", passed, "complete")) == "A: checkpoint plan committed; stands; next: complete"

@@ -6,15 +6,18 @@ What does not live here: what a move means (`stepper`), one lane (`lanes`).
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any, Literal
 
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
-from ..errors import LaneError
+from ..errors import DatabaseAway, LaneError
 from ..front import Engine
-from ..model import Boundary, Policy
+from ..model import Boundary
 from .body import engine_of_a_lane
 from .broken import engine_class
+from .laboratory import LEASE_SECONDS
 from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
 from .playbook import workflows_for
 from .schedule import LANES, Setting
@@ -33,7 +36,9 @@ class Crew:
         self.database_patience = min(
             3.0, patience / 2
         )  # a worker gives up on the database before it is given up itself
-        self.policy = Policy(**{**vars(engine.policy), "unknown_outcome": setting.retry})
+        self.policy = replace(
+            engine.policy, unknown_outcome=setting.retry, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS
+        )  # only the move `due` ends a back-off
         self._lanes: dict[str, Lane] = {}
         self._starts: dict[str, int] = {}
         self._salt = uuid.uuid4().hex[:8]  # identities are new for each start of a worker, also after a reset
@@ -98,8 +103,14 @@ class Crew:
 
     def _reason(self, identity: str) -> str:
         """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
-        with self.engine.database.alchemy.connect() as connection:
-            found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
+        database = self.engine.database.twin()
+        try:
+            with database.alchemy.connect() as connection:
+                found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
+        except (DatabaseAway, SQLAlchemyError):
+            return "PostgreSQL does not answer"
+        finally:
+            database.close()
         if not found:
             return ""
         return f"its statement waits in PostgreSQL{' for a lock that another session holds' if any(found) else ''}"

@@ -101,6 +101,7 @@ class _Reader:
         who, token = entry.who or "nobody", entry.token or self.row_token + 1
         self._lets_go(self.holder, self.here - 0.5, "expired")
         self._outlived(who, self.here)
+        self._wakes(who)  # who sleeps and claims is another process of the same name
         self._rises(token)
         self.holder, self.held[who] = who, len(self.bands)
         self.bands.append(Band(who, token, self.here, seconds=entry.detail.get("lease_seconds")))

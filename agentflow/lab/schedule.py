@@ -29,6 +29,7 @@ Verb = Literal[
     "go", "halt", "kill", "start", "pause", "resume", "renew", "lose", "expire", "due", "deliver", "forget", "restart"
 ]  # fmt: skip
 
+_NAME = r"\w[\w.-]*"
 _AT = r"(?:@(?P<request>[1-9]))?"
 TOKENS: dict[str, tuple[Verb, str]] = {
     r"(?P<lane>[A-D])": ("go", "A commits its next transaction and stands before the one after"),
@@ -131,6 +132,7 @@ def deliver(event: str, payload: Any = True, request: int | None = None) -> Move
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for blank in sorted(set(re.findall(r"[\s@]", text))):
         text = text.replace(blank, f"\\u{ord(blank):04x}")
+    (event + text).encode()  # a lone surrogate cannot be written down
     return Move("deliver", request=request, event=event, payload=payload, payload_text=text)
 
 
@@ -202,11 +204,15 @@ def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
 
 def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
     name, _, value = token.partition("=")
-    if name in ("workflow", "without"):
+    if name == "workflow":
+        if not re.fullmatch(_NAME, value):
+            raise _wrong(line, at, token, "is no name")
+        return _with(setting, name, value)
+    if name == "without":
         names = tuple(sorted(set(value.split(","))))
-        if not all(re.fullmatch(r"\w[\w.-]*", one) for one in names):
+        if not all(re.fullmatch(_NAME, one) for one in names):
             raise _wrong(line, at, token, "is no list of names")
-        return _with(setting, name, value if name == "workflow" else names)
+        return _with(setting, name, names)
     if name == "requests":
         if not re.fullmatch(rf"[1-{MAX_REQUESTS}]", value):
             raise _wrong(line, at, token, f"is no number from 1 to {MAX_REQUESTS}")
@@ -239,7 +245,7 @@ def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) ->
     if verb == "deliver":
         try:
             return deliver(unquote(got["event"]), json.loads(got["payload"] or "true"), request)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _wrong(
                 line, at, token, 'has a payload that is no JSON (without spaces, such as {"by":"ada"})'
             ) from None

@@ -105,7 +105,7 @@ def shortened(said: str, room: float = ROOM, size: float = 11, bold: bool = Fals
     kept = said[:60]
     while kept and width(kept + "…", size, bold) > room:
         kept = kept[:-1]
-    return kept.rstrip() + "…"
+    return kept.rstrip(" -_:./") + "…"
 
 
 @lru_cache(maxsize=2048)

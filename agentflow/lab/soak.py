@@ -12,7 +12,6 @@ import json
 import random
 import tempfile
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,16 +22,15 @@ from statistics import fmean
 from typing import IO, Any, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.exc import ProgrammingError
 
 from .. import evidence
 from ..database import Database
-from ..errors import NotALaboratory, SoakError
+from ..errors import SoakError
 from ..front import Engine
-from ..migrations import migrate
 from ..model import Boundary, Hook, Policy
 from ..worker import new_identity
 from .crashes import kill_here
+from .own_schema import new_name, own_schema
 from .plan import GAP, Plan, label, plan_kills
 from .processes import ended, kill, start
 from .report import SoakReport
@@ -56,31 +54,47 @@ class Settings:
 
 
 def soak(
-    url: str, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
+    where: str | Engine, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
     random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
     stall_seconds: float = 120.0, progress: bool | None = None, make_engine: MakeEngine = Engine,
 ) -> SoakReport:  # fmt: skip
     """The requests were run as support agents on `workers` processes while workers were killed; what it came to.
 
-    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
-    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
-    the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make
-    no sense, for no request at all, and whatever reading the requests raises.
+    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. If `where` is
+    not a URL but a laboratory's engine, it happens there instead: what was there is gone, and the new rows stay. `kills` are
+    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and the
+    boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
+    sense, for no request at all, and whatever reading the requests raises; NotALaboratory.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
             "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
         )
-    with _spooled(requests) as (spool, total), _own_schema(url, schema, seed, keep) as database:
+    with (
+        _spooled(requests) as (spool, total),
+        _place(where, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
+    ):
+        url = database.url.render_as_string(hide_password=False)
         plan = plan_kills(seed, total, kills)
         settings = Settings(
-            url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
+            url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine
         )
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
         run.carry(_read_back(spool), kills, random_kills, stall_seconds, progress)
         return run.report(plan, seed, random_kills, time.monotonic() - began)
+
+
+@contextmanager
+def _place(where: str | Engine, schema: str, keep: bool) -> Iterator[Database]:
+    """Where it happens: a new schema, or the engine's own laboratory, emptied. Raises NotALaboratory."""
+    if isinstance(where, str):
+        with own_schema(where, schema, keep) as database:
+            yield database
+    else:
+        where.reset_database()
+        yield where.database
 
 
 def workflow_id(request: int) -> str:
@@ -296,33 +310,6 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
 
 def _read_back(spool: IO[str]) -> Iterator[str]:
     return (json.loads(line) for line in spool)
-
-
-@contextmanager
-def _own_schema(url: str, schema: str | None, seed: int, keep: bool) -> Iterator[Database]:
-    """A new schema, gone afterwards unless it is to be kept. Raises NotALaboratory if it exists."""
-    database = Database(url, schema or f"soak_{seed % 10**9}_{uuid.uuid4().hex[:8]}")
-    try:
-        with database.alchemy.connect() as connection:
-            both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
-            try:  # both or none, and only new ones: what is dropped at the end is what was made here
-                connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
-            except ProgrammingError as error:
-                raise NotALaboratory(
-                    f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and a soak begins "
-                    f"with new ones ({str(error.orig).strip()}). Name another."
-                ) from error
-        migrate(database, laboratory=True)
-        try:
-            yield database
-        finally:
-            if not keep:
-                with database.alchemy.connect() as connection:
-                    connection.execute(
-                        text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE')
-                    )
-    finally:
-        database.close()
 
 
 @contextmanager

@@ -11,15 +11,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from functools import cmp_to_key
 
-from ..errors import BadSchedule, DatabaseAway, LaneError
+from ..errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server
 from . import aim
 from .body import watched
 from .crew import Crew, Kind, weakened
+from .lanes import Lane
 from .moves import Maker, Moved, named
 from .playbook import inputs_for
 from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
@@ -44,7 +45,7 @@ class Stepper:
         self._given = engine
         self.engine: Engine = engine.with_hook(None)
         self.engine.database = watched(engine.database, min(3.0, patience), engine.database.application_name)
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()  # a thread that plays a line makes its moves
         self._closed = False
         self._begin(setting or Setting())
 
@@ -67,17 +68,25 @@ class Stepper:
         schedule = parse(line) if isinstance(line, str) else line
         inputs_for(schedule.setting, self._given.workflows)
         weakened(self._given, schedule.setting)
-        self.reset(schedule.setting)
-        return [moved for move in schedule.moves for moved in self.move(move)]
+        done: list[Moved] = []
+        with self._moving():
+            self.reset(schedule.setting)
+            for number, move in enumerate(schedule.moves, 1):
+                try:
+                    done += self.move(move)
+                except AgentFlowError as error:
+                    error.add_note(f'This was move {number} of {len(schedule.moves)}, "{move}", of {schedule!s:.200}')
+                    raise
+        return done
 
     def move(self, move: Move | str) -> list[Moved]:
         """The move (or each move of a line) was made; what it did, one for each transaction or fault.
 
         Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
         """
-        if isinstance(move, str):
-            return [moved for one in self._read(move) for moved in self.move(one)]
         with self._moving():
+            if isinstance(move, str):
+                return [moved for one in self._read(move) for moved in self.move(one)]
             self._allow(move)
             return list(self._make(move))
 
@@ -95,11 +104,12 @@ class Stepper:
         Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
         way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
         """
-        left, moves = self.left_by(lane), self.recovery(lane)
-        done = [moved for move in moves for moved in self.move(move)]
-        while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
-            done += self.move(moves[-1])
-        return done
+        with self._moving():
+            left, moves = self.left_by(lane), self.recovery(lane)
+            done = [moved for move in moves for moved in self.move(move)]
+            while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
+                done += self.move(moves[-1])
+            return done
 
     def recovery(self, lane: str) -> list[Move]:
         """The moves that recover(lane) begins with. Raises LaneError if the lane left nothing behind."""
@@ -127,16 +137,17 @@ class Stepper:
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
             done = [self._maker.moved(move, self._crew.lane(move.lane).settle()) for move in moves]
-            return [self._note(moved) for moved in sorted(done, key=self._seen_at)]
+            return [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
 
     def reset(self, setting: Setting | None = None) -> None:
         """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
         chosen = setting or self.setting
         weakened(self._given, chosen)
-        self._answers()
-        self._crew.end()
-        self.engine.reset_database()
-        self._begin(chosen)
+        with self._moving():
+            self._answers()
+            self._crew.end()
+            self.engine.reset_database()
+            self._begin(chosen)
 
     def close(self) -> None:
         """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
@@ -178,6 +189,10 @@ class Stepper:
         """Whether the lane's worker is paused."""
         return lane in Roll(self.moves).paused
 
+    def worker(self, lane: str) -> Lane:
+        """The lane itself, in which a worker stands; the first starts when it is asked for. Raises LaneError."""
+        return self._crew.lane(lane)
+
     def standing(self, lane: str) -> Boundary | None:
         """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
         return self._crew.standing(lane)
@@ -214,18 +229,17 @@ class Stepper:
     def _read(self, text: str) -> tuple[Move, ...]:
         """The moves of a line without a setting, as they follow what was made so far. Raises BadSchedule."""
         before = str(Schedule(self.setting)) + " " if self.setting != Setting() else ""
-        roll = Roll(self.moves)
-        return parse(before + text, roll).moves
+        self._notice()
+        schedule = parse(before + text, Roll(self.moves))
+        if schedule.setting != self.setting:
+            raise BadSchedule(
+                f'"{schedule.setting}" begins a new line; play the whole line, or reset to that setting first.'
+            )
+        return schedule.moves
 
     def _allow(self, move: Move) -> None:
         """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
-        if self._closed:
-            raise LaneError("This stepper is closed. Run the cell that made it again.")
-        self._answers()
-        for lane in self._crew.lost():
-            if lane.name not in Roll(self.moves).dead:  # somebody killed its process from outside
-                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
-                lane.standing = None
+        self._notice()
         if why := Roll(self.moves).refuses(move):
             raise BadSchedule(f'"{move}" {why}.')
         if not self._created:
@@ -238,6 +252,16 @@ class Stepper:
             self._created = True
             if self.watch:
                 self.watch(self._maker.created(move))
+
+    def _notice(self) -> None:
+        """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
+        if self._closed:
+            raise LaneError("This stepper is closed. Run the cell that made it again.")
+        self._answers()
+        for lane in self._crew.lost():
+            if lane.name not in Roll(self.moves).dead:
+                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
+                lane.standing = None
 
     def _make(self, move: Move) -> Iterator[Moved]:
         """Each transaction or fault of the move, made and noted one after the other."""
@@ -271,15 +295,31 @@ class Stepper:
     def _still_open(self, names: list[str]) -> bool:
         return any(self._maker.row(name)["status"] == "ready" for name in names)
 
-    def _seen_at(self, moved: Moved) -> datetime:
-        """When the database saw what this worker did."""
+    def _order_seen(self, one: Moved, other: Moved) -> int:
+        """Which of two came first for the database: -1 or 1.
+
+        A worker reads the clock a moment before it commits, so neighbours are told apart by what holds whatever it
+        said: entries of one workflow are numbered, and of two claims the first got the row that is due longer.
+        """
+        here, there = self._entry_of(one), self._entry_of(other)
+        if here is None or there is None:
+            return -1 if here else 1
+        if here["workflow_id"] == there["workflow_id"]:
+            return -1 if here["n"] < there["n"] else 1
+        if here["transaction"] == there["transaction"] == "claim":
+            due = [self._maker.row(entry["workflow_id"])["next_run_at"] for entry in (here, there)]
+            return -1 if due[0] < due[1] else 1
+        return -1 if here["at"] <= there["at"] else 1
+
+    def _entry_of(self, moved: Moved) -> aim.Row | None:
+        """What the history says of the transaction; None if it says nothing."""
         passed = moved.passed
-        if passed and passed.workflow:
-            for entry in reversed(self.engine.history(passed.workflow)):
-                if (entry["worker"], entry["transaction"]) == (passed.worker, passed.transaction):
-                    at: datetime = entry["at"]
-                    return at
-        return datetime.max.replace(tzinfo=UTC)
+        if passed is None or passed.workflow is None:
+            return None
+        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
+        its = (passed.worker, None)  # the world's entries name no worker
+        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
+        return found[-1] if found else None
 
     # -- the database --------------------------------------------------------------------------------------------------
 

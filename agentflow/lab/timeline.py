@@ -36,16 +36,30 @@ class Timeline:
     text: str
     sentence: str
     gutter: str = ""
+    look_at: float | None = None
 
     @property
     def html(self) -> str:
-        """The picture in a container that scrolls when it is wide, and its text twin, closed."""
+        """The picture in a container that scrolls when it is wide, and its text twin, closed.
+
+        A live picture opens at its newest entry (a container that runs from right to left begins at its right end), or at
+        the cursor where the browser knows `scroll-initial-target`; the names of its lanes stay in view.
+        """
         twin_ = f"<details><summary>History as text</summary><pre>{clean_lines(self.text)}</pre></details>"
-        fixed = (
-            f'<div style="position:sticky;left:0;width:0;height:0;z-index:1">{self.gutter}</div>' if self.gutter else ""
-        )
-        scrolls = "overflow-x:auto;overflow-y:hidden"
-        return f'<div class="af-timeline"><div style="{scrolls}">{fixed}{self.svg}</div>{twin_}</div>'
+        inner, scrolls = self.svg, "overflow-x:auto;overflow-y:hidden"
+        if self.gutter:
+            stays = "position:sticky;left:0;width:0;height:0;z-index:1"
+            inner = f'<div style="{stays}">{self.gutter}</div>{inner}{self._target()}'
+            inner = f'<div style="direction:ltr;position:relative;width:max-content;min-width:100%">{inner}</div>'
+            scrolls += ";direction:rtl" if self.look_at is None else ""
+        return f'<div class="af-timeline"><div style="{scrolls}">{inner}</div>{twin_}</div>'
+
+    def _target(self) -> str:
+        if self.look_at is None:
+            return ""
+        left = max(0.0, self.look_at - 300)  # the target comes to the left edge, where the names of the lanes are
+        place = f"position:absolute;top:0;left:{num(left)}px;width:1px;height:1px"
+        return f'<div style="{place};scroll-initial-target:nearest"></div>'
 
     def _repr_html_(self) -> str:
         return self.html
@@ -89,24 +103,21 @@ def timeline(
     layout = COMPACT if compact else FULL
     timed = axis == "milliseconds" and bool(drawn.marks) and all(mark.at is not None for mark in drawn.marks)
     strips = _strips(drawn, layout, lanes, seconds, timed, live)
-    body, height, wide, heads = [], 0, 0.0, []
+    body, height, wide = [], 0, 0.0
     for strip in strips:
         tall = _draw(strip, cursor, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
         body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
-        heads.append((strip, height))
         height, wide = height + tall, max(wide, strip.edge + MARGIN)
     svg = _svg(body, wide, height, said, text, "group" if live else "img")
-    return Timeline(svg, "\n".join(text), said, _gutter(strips[0], height) if live else "")
+    if not live:
+        return Timeline(svg, "\n".join(text), said)
+    return Timeline(svg, "\n".join(text), said, _gutter(strips[0], height), _look_at(strips[0], cursor))
 
 
 def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
     """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
-    letters = {"A", "B", "C", "D"}
-    names = (
-        list(wanted)
-        if wanted is not None
-        else sorted({*told.workers, *(("A", "B") if {*told.workers} <= letters else ())})
-    )
+    lettered = {*told.workers} <= {"A", "B", "C", "D"}
+    names = sorted({*told.workers, "A", "B"} if lettered else told.workers) if wanted is None else list(wanted)
     return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
 
 
@@ -114,6 +125,13 @@ def _focus(told: Story, cursor: int | None) -> str:
     """The one mark that the Tab key reaches; arrow keys go on from there."""
     labels = [mark.label for mark in told.marks]
     return str(cursor) if str(cursor) in labels else (labels or [""])[-1]
+
+
+def _look_at(s: Sheet, cursor: int | None) -> float | None:
+    """Where the cursor's column begins; None if it is the newest entry, or there is none."""
+    marks = s.told.marks
+    later = cursor is not None and bool(marks) and marks[-1].n > cursor
+    return next((s.xs[n] - 33 for n, mark in enumerate(marks) if later and cursor in mark.entries), None)
 
 
 # -- layout --------------------------------------------------------------------------------------------------------------
@@ -126,15 +144,15 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     scale, cuts = _milliseconds(told) if timed else ([], [])
     made = []
     for first, last in spans:
-        xs = (
-            {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
-            if not timed
-            else dict(enumerate(scale))
-        )
+        even = {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
+        xs = dict(enumerate(scale)) if timed else even
         right = max(xs.values(), default=0) + 33 if last else GUTTER
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
-        edge = max([right, *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN])
+        late = last - first > 1 and told.marks[last - 2].reply == "lost"  # its words reach beyond the last column
+        edge = max(
+            [right + (26 if late else 0), *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN]
+        )
         made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans))
     return made
 
@@ -174,9 +192,9 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
 def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     """The strip is drawn; its height."""
     marks = s.told.marks
+    ground.scaffold(s)
     for n in range(s.first, s.last):
         clock(s, s.xs[n], marks[n])
-    ground.scaffold(s)
     if not marks:
         s.text(GUTTER + 33, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
     ground.behind(s)
@@ -217,9 +235,8 @@ def _height(s: Sheet, schedule: str) -> int:
 
 def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
     w = num(wide)
-    shrinks = (
-        "" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
-    )  # with a gutter it may not
+    # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
+    shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
     name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
@@ -231,11 +248,12 @@ def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[
 
 def _gutter(s: Sheet, tall: int) -> str:
     """The names of the lanes once more, to stay in view while the long picture scrolls."""
-    alone = Sheet(Story(tokens=s.told.tokens), s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
-    alone.person, alone.told = s.person, s.told
+    alone = Sheet(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
     ground.scaffold(alone)
     w = ground.WORDS
     return (
         f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block"><rect width="{w}" height="{tall}" fill="var(--paper)"/>' + "".join(alone.out) + "</svg>"
+        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="var(--paper)"/>'
+        + "".join(alone.out)
+        + "</svg>"
     )

@@ -57,8 +57,8 @@ def _square(s: Sheet, x: float, y: float, hue: str, how: str) -> None:
 
 def _names(s: Sheet, x: float, mark: Mark) -> None:
     """The transaction's name below the row, and what it is about."""
-    name = NAMES.get(mark.kind, mark.event.replace("_", " "))
-    lines: tuple[str, ...] = ()
+    name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "))
+    lines: tuple[str, ...] = tuple(rest)
     if mark.folded:
         name = f"{'check' if mark.kind == 'checkpoint' else name} ×{len(mark.folded)}"
     elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):

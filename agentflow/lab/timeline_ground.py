@@ -159,20 +159,19 @@ def state_texts(s: Sheet) -> None:
         bare = max(out[0], start) if out else end
         if s.holds(sleep.start) and bare - start >= width("paused") + 12:
             s.text(start + 10, y + 4, "paused", "h")
-        if out and end - bare >= width("paused, without authority") + 12:
-            s.text((bare + end) / 2, y + 4, "paused, without authority", "c m h")
-    for who, start_at, hollow in unauthorised(s):
-        own = [n for n, m in enumerate(s.told.marks) if m.who == who and m.kind != "expire" and start_at <= n <= hollow]
-        asleep = any(sleep.what == who and sleep.start <= start_at < sleep.end for sleep in s.told.sleeps)
+        if out:
+            _between(s, bare, end, y + 4, "paused, without authority")
+    for who, begin, hollow in unauthorised(s):
+        own = [n for n, m in enumerate(s.told.marks) if m.who == who and m.kind != "expire" and begin <= n <= hollow]
+        asleep = any(sleep.what == who and sleep.start <= begin < sleep.end for sleep in s.told.sleeps)
         y, until = s.bar(who), float(own[0]) if own else hollow
-        room = s.x(until) - s.x(start_at)
-        if (
-            y is not None
-            and not asleep
-            and s.crosses(start_at, until)
-            and room >= width("alive without authority") + 12
-        ):
-            s.text((s.x(start_at) + s.x(until)) / 2, y - 8, "alive without authority", "c m h")
+        if y is not None and not asleep and s.crosses(begin, until):
+            _between(s, s.x(begin), s.x(until), y - 8, "alive without authority")
+
+
+def _between(s: Sheet, left: float, right: float, y: float, said: str) -> None:
+    if right - left >= width(said) + 12:
+        s.text((left + right) / 2, y, said, "c m h")
 
 
 def lease_labels(s: Sheet) -> None:
@@ -194,8 +193,7 @@ def waits(s: Sheet, span: Span) -> None:
     """A pair of parentheses on the row's line, from the wait to what ended it."""
     for where, side in ((span.start, 1), (span.end, -1)):
         if s.holds(where) and (side == 1 or span.closed):
-            both = span.start == span.end
-            x = s.x(where) + (-9 * side if both else 0)
+            x = s.x(where) - 9 * side  # outside of the arrow that begins or ends the wait
             y = s.level(_token_at(s, where)) - 10
             s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", PAPER, 6)
             s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5)

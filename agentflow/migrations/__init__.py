@@ -18,18 +18,20 @@ from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaTooNew
 from ..schema import WORLD_SUFFIX
 
 LABORATORY = "agentflow laboratory"
+COURSE = "agentflow course"
 VERSION_TABLE = "schema_version"
 
 
-def migrate(database: Database, *, laboratory: bool = False) -> None:
+def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
     """The schema has today's tables, whoever else migrates it at the same time; again changes nothing.
 
-    `laboratory=True` marks it as a laboratory's, whose rows may be reset. Raises SchemaTooNew if a newer AgentFlow
-    migrated it, NotALaboratory if it holds workflows and was not marked before they came, DatabaseAway if PostgreSQL
-    cannot do it now.
+    `laboratory=True` marks it as a laboratory's, whose rows may be reset; `course=True` as the one that keeps a learner's
+    answers, which never becomes a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
+    holds workflows or answers and was not marked so before they came, DatabaseAway if PostgreSQL cannot do it now.
     """
     database.check()
-    if not laboratory and standing(database) == "current":
+    purpose = LABORATORY if laboratory else COURSE if course else None
+    if purpose is None and standing(database) == "current":
         return
     config = _config()
     engine = create_engine(database.url)
@@ -44,8 +46,8 @@ def migrate(database: Database, *, laboratory: bool = False) -> None:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}{WORLD_SUFFIX}"'))
             config.attributes.update(connection=connection, schema=database.schema)
             command.upgrade(config, "head")
-            if laboratory:
-                _mark(connection, database)
+            if purpose:
+                _mark(connection, database, purpose)
     except CommandError as error:
         raise SchemaTooNew(
             f"schema {database.schema!r} at {database.where} was migrated by a newer AgentFlow ({error}). Nothing was "
@@ -82,14 +84,26 @@ def _config() -> Config:
     return config
 
 
-def _mark(connection: Connection, database: Database) -> None:
-    """The schema says that it is a laboratory's. Workflows in an unmarked one are not ours to reset later."""
+def _mark(connection: Connection, database: Database, wanted: str) -> None:
+    """The schema says what it is for. Workflows in an unmarked one are not ours to reset later, answers never are."""
     purpose = text("SELECT obj_description(to_regnamespace(:name), 'pg_namespace')")
-    if connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar() == LABORATORY:
+    found = connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar()
+    if found == wanted:
         return
+    where = f"schema {database.schema!r} at {database.where}"
+    if found == COURSE:
+        raise NotALaboratory(
+            f"{where} keeps the learner's answers, so it never becomes a laboratory. Nothing was changed; choose "
+            "another name, such as lab."
+        )
+    if found == LABORATORY:
+        raise NotALaboratory(
+            f"{where} is a laboratory, and a reset would empty it: answers cannot be kept there. Nothing was changed; "
+            "choose another name with AGENTFLOW_COURSE."
+        )
     if connection.execute(text(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)')).scalar():
         raise NotALaboratory(
-            f"schema {database.schema!r} at {database.where} holds workflows and was not made as a laboratory's. "
+            f"{where} holds workflows and was not made as a laboratory's. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
-    connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{LABORATORY}'"))
+    connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{wanted}'"))

@@ -1,0 +1,67 @@
+"""How an exercise is judged: the learner's function is called, and what goes wrong in it is told in one sentence.
+
+What lives here: what every judge shares. What does not: the judges themselves, one module for each stage (`stages`),
+and the checks of rows (`checks`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .checks import CheckFailed
+
+NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
+SOLVED = "Solved"
+PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def judged(judge: Callable[..., str], *arguments: Any) -> str:
+    """What the judge says, beginning with `Solved`, or that it is not solved yet. Raises CheckFailed, and only that."""
+    try:
+        return judge(*arguments)
+    except NotImplementedError:
+        return NOT_SOLVED
+    except CheckFailed as failed:
+        raise failed.with_traceback(None) from None
+
+
+def asked(where: str, call: Callable[[], Any]) -> Any:
+    """The answer of the learner's function, or its error as CheckFailed: what, where in it, and what to try."""
+    try:
+        return call()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "").rstrip(".")
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.line and not frame.filename.startswith(PACKAGE)]
+        own = [frame for frame in own if "site-packages" not in frame.filename] or own
+        line = f", at `{own[-1].line}`" if own else ""
+        raise CheckFailed(f"Your function raised {type(error).__name__} {where}: {said}{line}.{_try(error)}") from None
+
+
+def _try(error: Exception) -> str:
+    if isinstance(error, TypeError) and "not callable" in str(error):
+        return " run.step() takes a function, which it calls itself: put `lambda:` before the value."
+    return ""
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def a_kind(value: Any) -> str:
+    """What kind of value this is, in words: `a list of rows`, `a text`."""
+    known = {
+        "Table": "a list of rows",
+        "list": "a list",
+        "dict": "a row",
+        "str": "a text",
+        "bool": "a bool",
+        "int": "a number",
+    }
+    return known.get(type(value).__name__, f"a {type(value).__name__}")

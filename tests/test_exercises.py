@@ -1,0 +1,209 @@
+"""The exercises can be solved: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from agentflow import Engine
+from agentflow.lab import stages
+from agentflow.lab.checks import CheckFailed
+from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.laboratory import PATIENT
+from agentflow.lab.look import query
+from agentflow.lab.stepper import Stepper
+from tests import solutions
+from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
+
+
+def test_every_exercise_has_a_solution_under_its_name() -> None:
+    for told in (told for told in stages.COURSE if told.exercises):
+        module = import_module(f"tests.solutions.{told.name[3:].replace('-', '_')}")
+        assert [
+            exercise.name for exercise in told.exercises if not callable(getattr(module, exercise.name, None))
+        ] == []
+
+
+def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_are_not(engine: Engine) -> None:
+    engine.policy = PATIENT
+    judge = stages.outline("00-start-here").exercise("count_effects").judge
+    with Stepper(engine) as stepper:
+        stepper.play("A*5 A! expire B*")
+    before = engine.reliability_metrics()
+    assert judged(judge, start_here.count_effects, engine).startswith(SOLVED)
+
+    def stub(_engine: Engine, _id: str) -> int:
+        raise NotImplementedError
+
+    assert judged(judge, stub, engine) == NOT_SOLVED
+    sql = "SELECT attempts FROM tool_ledger WHERE workflow_id = :id"
+
+    def each_call(engine: Engine, workflow_id: str) -> Any:
+        return query(engine, sql, id=workflow_id)[0]["attempts"]
+
+    def summed(engine: Engine, workflow_id: str) -> Any:
+        return sum(row["attempts"] for row in query(engine, sql, id=workflow_id))
+
+    def everything(engine: Engine, _: str) -> Any:
+        return query(engine, "SELECT count(*) AS n FROM tool_ledger")[0]["n"]
+
+    def first_row(engine: Engine, workflow_id: str) -> Any:
+        return query(engine, "SELECT 1 AS n FROM tool_ledger WHERE workflow_id = :id LIMIT 1", id=workflow_id)[0]["n"]
+
+    def grouped(engine: Engine, workflow_id: str) -> Any:
+        counted = "SELECT count(*) AS n FROM tool_ledger WHERE workflow_id = :id GROUP BY workflow_id"
+        return query(engine, counted, id=workflow_id)[0]["n"]
+
+    hints: list[tuple[Callable[[Engine, str], Any], str]] = [
+        (each_call, "found 2, expected 1. Count rows, not attempts"),
+        (summed, "found 2, expected 1. Count rows, not attempts"),
+        (lambda _e, _w: 1, "says 1 for request-1, for a workflow whose effect was doubled"),
+        (lambda _e, _w: 2, "says 2 for request-1, for a workflow whose effect was doubled"),
+        (everything, "Count the rows of the workflow that is asked for"),
+        (first_row, "says 1 for a workflow whose effect was doubled on purpose: it has two rows"),
+        (lambda _e, _w: None, "does it end with `return`"),
+        (lambda e, w: query(e, sql, id=w), r"returns a list of rows for request-1\. Take the number out"),
+        (lambda e, w: query(e, sql, id=w)[0], r"returns a row for request-1\. Take the number out"),
+        (lambda _e, _w: "1", "returns a text for request-1, 1. Return a whole number"),
+        (lambda e, w: query(e, "SELECT nothing FROM tool_ledger"), "raised ProgrammingError for request-1: .*nothing"),
+        (grouped, "raised IndexError for a workflow that does not exist: .*at `return query.*with 0 even then"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint) as caught:
+            judged(judge, wrong, engine)
+        assert not re.search(r"[0-9a-f]{32}", str(caught.value))
+        assert caught.value.__suppress_context__
+    assert engine.reliability_metrics() == before
+
+
+def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_not() -> None:
+    judge = stages.outline("01-retry-or-checkpoint").exercise("help_desk").judge
+    assert judged(judge, retry_or_checkpoint.help_desk).startswith(SOLVED)
+    made_up = iter(range(100))
+
+    def outside_a_step(run: Any, _request: str) -> int:
+        ticket = next(made_up)
+        run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+        return ticket
+
+    def made_in_a_step(
+        run: Any, *, sends: bool = True, returns: bool = True, of: Any = None, twice: bool = False
+    ) -> Any:
+        ticket = run.step("ticket", of or (lambda: next(made_up)))
+        if sends:
+            run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+        if twice:
+            run.side_effect("send-ticket", key="send-ticket-2", arguments=ticket)
+        return ticket if returns else None
+
+    def constant(run: Any, _request: str) -> int:
+        run.side_effect("send-ticket", key="send-ticket", arguments=42)
+        return 42
+
+    def by_name(run: Any, _request: str) -> Any:
+        run.side_effect("send-ticket", key="send-ticket", arguments=run.run_id)
+        return run.run_id
+
+    def empty(run: Any, _request: str) -> Any:
+        run.side_effect("send-ticket", key="send-ticket")
+
+    hints: list[tuple[Callable[[Any, Any], Any], str]] = [
+        (outside_a_step, "saw 0, and after the crash 1: the ticket was made up again. Make it up in a step"),
+        (constant, "Another request got the same ticket, 42. Make up a new number"),
+        (lambda run, _: made_in_a_step(run, of=lambda: 42), "Another request got the same ticket, 42"),
+        (by_name, "No step was recorded before the crash"),
+        (empty, "carries no ticket"),
+        (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Call run.side_effect"),
+        (lambda run, _: made_in_a_step(run, twice=True), "One run sent 2 messages"),
+        (lambda run, _: made_in_a_step(run, returns=False), "returns nothing: end it with `return ticket`"),
+        (lambda run, _: made_in_a_step(run) + 1, r"The customer saw (\d+) and your function returns \d+"),
+        (lambda run, _: run.step("ticket", 5), "'int' object is not callable, at .*put `lambda:` before the value"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint):
+            judged(judge, wrong)
+
+    def stub(_run: Any, _request: str) -> int:
+        raise NotImplementedError
+
+    assert judged(judge, stub) == NOT_SOLVED
+
+
+def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are_told_where_they_go_wrong(
+    engine: Engine,
+) -> None:
+    judge = stages.outline("02-durable-checkpoints").exercise("lose_a_worker").judge
+    for line in (durable_checkpoints.lose_a_worker(), "A*2 A. A! expire B*", "B*3 B! expire A*", "A*3 A! expire A+ A*"):
+        assert judged(judge, lambda line=line: line, engine).startswith(SOLVED)
+
+    def stub() -> str:
+        raise NotImplementedError
+
+    assert judged(judge, stub, engine) == NOT_SOLVED
+    hints: list[tuple[Any, str]] = [
+        (
+            "A*2 A! expire B*",
+            "killed before checkpoint plan: it had computed .* computed 2 times. Let it make one move more",
+        ),
+        ("A*2 A! expire", "killed before checkpoint plan, so its plan was never committed"),
+        ("A*4 A! expire B*", "killed before tool resolve-account. That is too late: the intent is committed already"),
+        ("A A! expire B*", "killed before checkpoint classify. That is too early"),
+        ("A*", "Nobody is killed in your schedule"),
+        ("A*3 A! B*", "state PLANNED, and A is dead and still owns it. End its lease with `expire`"),
+        ("A*3 A! expire B*2", "state ACTION_PENDING, and B is not through"),
+        ("A*3 A! expire B*2 B! expire", "B is not through"),
+        ("without=intent A*3 A! expire B*", "Leave without=intent out"),
+        ("A*3 A! expire expire B*", "cannot be played to its end: .*This was move"),
+        ("A*3 crash", "cannot be read: .*crash"),
+        ("", "has no move"),
+        (None, "does it end with `return`"),
+        (["A*3"], "returns a list"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint):
+            judged(judge, lambda wrong=wrong: wrong, engine)
+
+
+def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_is_told(engine: Engine) -> None:
+    judge = stages.outline("03-leases-and-fencing").exercise("guard").judge
+    row, owner, token, runs = (part.strip() for part in leases_and_fencing.guard().split("AND"))
+    whole = " AND ".join((row, owner, token, runs))
+    for accepted in (leases_and_fencing.guard(), f"WHERE {whole}", f"{whole} AND status = 'ready'"):
+        assert judged(judge, lambda accepted=accepted: accepted, engine).startswith(SOLVED)
+
+    def stub() -> str:
+        raise NotImplementedError
+
+    assert judged(judge, stub, engine) == NOT_SOLVED
+    without = {
+        part: " AND ".join(one for one in (row, owner, token, runs) if one != part) for part in (row, owner, token)
+    }
+    hints: list[tuple[Any, str]] = [
+        (without[token], "owned by A under token 2: .* your guard lets it write. Compare fence_token"),
+        (without[owner], "owned by B, and your guard lets A write"),
+        (without[row], "your guard writes both rows. Compare id with :id"),
+        (f"{row} AND {owner} AND {token}", "A's lease ended a second ago, and your guard lets A write"),
+        (whole.replace("clock_timestamp", "now"), "now.. is the time at which the transaction began"),
+        (whole.replace(">", "<"), "your guard does not let A write"),
+        (f"{whole} AND lease_owner IS NULL", "your guard does not let A write"),
+        (
+            f"{row} AND {token} AND (lease_owner = :worker OR lease_owner IS NULL) AND (lease_owner IS NULL OR {runs})",
+            "Nobody owns",
+        ),
+        (
+            whole.replace("lease_owner", "owner"),
+            "does not understand your condition: column .owner. does not exist. The columns are",
+        ),
+        (whole.replace(" AND ", ", "), "does not understand your condition: syntax error .*with AND between its parts"),
+        (whole.replace(":token", ":fence"), "names a value that is not there: .*There are :id, :worker, :token"),
+        ("true; DROP TABLE workflows", "Leave the semicolon out"),
+        (None, "does it end with `return`"),
+        (5, "returns a int, 5. Return the condition as a text"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint):
+            judged(judge, lambda wrong=wrong: wrong, engine)
