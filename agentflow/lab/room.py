@@ -234,7 +234,8 @@ class ControlRoom(Stage):
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
         run.add_class("af-run")
-        wire = widgets.Text(continuous_update=False)  # not seen: the page writes the line here when Run is pressed
+        # not seen: the page writes the line here when Run is pressed
+        wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
         wire.add_class("af-wire")
         wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
         return _row([self._line, copy, run, self._preset, self._which, self._kind, wire], "af-plan")
