@@ -269,6 +269,18 @@ def test_axe_finds_no_control_without_a_name_and_no_text_without_contrast(clean:
     assert contrast_and_names(clean.page) == []
 
 
+def test_axe_would_find_a_control_without_a_name_and_text_without_contrast(clean: Shown) -> None:
+    clean.room.evaluate(
+        """room => room.insertAdjacentHTML('beforeend', '<div class="planted"><button></button>' +
+            '<p style="background:#fff;color:#bbb">hard to read</p></div>')"""
+    )
+    try:
+        found = " ".join(contrast_and_names(clean.page))
+        assert "button-name" in found and "color-contrast" in found
+    finally:
+        clean.room.evaluate("room => room.querySelector('.planted').remove()")
+
+
 def test_a_bad_line_is_answered_in_the_room_and_stays_to_be_mended(clean: Shown) -> None:
     clean.run(GAP)
     before = clean.twin
@@ -351,7 +363,9 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
     for n in (0, 1):
         expect(both.nth(n).locator(".af-say")).to_contain_text("8. A's lease expires")
     shown.page.reload()
-    shown.page.wait_for_function("() => document.querySelectorAll('.af-room:not(.still) button').length > 40", timeout=PATIENCE)
+    shown.page.wait_for_function(
+        "() => document.querySelectorAll('.af-room:not(.still) button').length > 40", timeout=PATIENCE
+    )
     shown.says("8. A's lease expires")
     shown.click("Step", "B")
     shown.says("9. B claims")
@@ -359,7 +373,8 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
 
 
 def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
-    browser: Browser, saved: tuple[Shown, Lab]  # noqa: F811
+    browser: Browser,
+    saved: tuple[Shown, Lab],  # noqa: F811
 ) -> None:
     shown, lab = saved  # noqa: F811
     shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")

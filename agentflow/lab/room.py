@@ -233,8 +233,12 @@ class ControlRoom(Stage):
         self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
-        run.add_class("af-run")  # the page presses it when Enter is pressed in the field
-        return _row([self._line, copy, run, self._preset, self._which, self._kind], "af-plan")
+        run.add_class("af-run")
+        # not seen: the page writes the line here when Run is pressed
+        wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
+        wire.add_class("af-wire")
+        wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
+        return _row([self._line, copy, run, self._preset, self._which, self._kind, wire], "af-plan")
 
     def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
         text = key.removesuffix(f" {lane}") if lane else key
@@ -269,6 +273,10 @@ class ControlRoom(Stage):
     def _typed(self, entry: int) -> None:
         if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
             self._click("Forward to", lambda: self.show(entry))
+
+    def _wired(self, line: str) -> None:
+        """Run, with the line that stood in the field: a button's message may overtake that of the field beside it."""
+        self._click(f"Run {line}", lambda: self.run(line))
 
     def _chosen(self, name: str) -> None:
         if name in PRESETS:
