@@ -45,6 +45,11 @@ class Gated:
         return run.step("slow", self.gate.wait)
 
 
+def short(run: Any, _: Any) -> Any:
+    """A workflow of one step."""
+    return run.step("only", lambda: 1)
+
+
 def gated(engine: Engine, gate: Gate) -> Engine:
     """The engine knows the workflow `gated` beside its own; the shared one is not changed."""
     other: Engine = engine.with_hook(engine.hook)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,13 +16,12 @@ from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.look import query
 from agentflow.lab.stepper import Stepper
-from tests import solutions
 from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
 
 
 def test_every_exercise_has_a_solution_under_its_name() -> None:
-    for told in stages.COURSE:
-        module = getattr(solutions, told.name[3:].replace("-", "_"))
+    for told in (told for told in stages.COURSE if told.exercises):
+        module = import_module(f"tests.solutions.{told.name[3:].replace('-', '_')}")
         assert [
             exercise.name for exercise in told.exercises if not callable(getattr(module, exercise.name, None))
         ] == []

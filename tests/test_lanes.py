@@ -26,7 +26,7 @@ from agentflow.lab.stepper import Stepper
 from agentflow.server import Server
 from tests.conftest import rows
 from tests.helpers import eventually
-from tests.lane_workflows import Gate, gated, identity_of, pid_of
+from tests.lane_workflows import Gate, gated, identity_of, pid_of, short
 
 KINDS: tuple[Kind, ...] = ("thread", "process")
 
@@ -85,6 +85,16 @@ def test_threads_and_processes_give_the_same_history(lab: Engine, line: str) -> 
     assert first_divergence(threads, processes) is None
     assert threads.hash == processes.hash
     assert threads.schedule == line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lane_runs_a_function_of_ones_own_under_a_name_of_the_playbook(lab: Engine, kind: Kind) -> None:
+    own = lab.with_hook(None)
+    own.workflows = {**lab.workflows, "support_agent": short}
+    with Stepper(own, lanes=kind) as stepper:
+        stepper.play("A*")
+    steps = [entry["subject"] for entry in lab.history("request-1") if entry["event"] == "checkpoint_committed"]
+    assert steps == ["only"]
 
 
 @pytest.fixture(scope="module")

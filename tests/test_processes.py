@@ -8,6 +8,9 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 
 import psutil
 import pytest
@@ -114,3 +117,26 @@ def test_children_end_with_a_parent_that_fails() -> None:
     parent, pids = children_of("raise SystemExit(3)")
     assert len(pids) == 3 and parent.wait(30) == 3
     eventually(lambda: all(gone(pid) for pid in pids))
+
+
+def test_an_exit_code_is_right_when_another_thread_starts_a_process_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, both = forkserver.read_signed, threading.Barrier(2)
+
+    def read_together(fd: int) -> int:
+        with suppress(threading.BrokenBarrierError):  # alone, as it should be: nobody else comes
+            both.wait(0.5)
+        return read(fd)
+
+    first = processes.start(stay)
+    monkeypatch.setattr(forkserver, "read_signed", read_together)
+    more: list[BaseProcess] = []
+    other = threading.Thread(target=lambda: more.append(processes.start(stay)))
+    os.kill(first.pid or 0, signal.SIGKILL)
+    wait([first.sentinel], 30)
+    other.start()
+    processes.kill([first])
+    other.join(30)
+    try:
+        assert first.exitcode == -signal.SIGKILL
+    finally:
+        processes.kill(more)

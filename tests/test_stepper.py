@@ -131,11 +131,13 @@ def test_only_a_move_ends_a_back_off_whatever_the_engines_policy_is(engine: Engi
         assert stepper.step("B").passed is not None
 
 
-def test_every_move_is_watched_when_it_is_done(engine: Engine) -> None:
-    seen: list[str] = []
-    with Stepper(engine, watch=lambda moved: seen.append(str(moved.move))) as stepper:
+def test_every_move_is_watched_when_it_is_done_and_the_creation_before_the_first(engine: Engine) -> None:
+    seen: list[Moved] = []
+    with Stepper(engine, watch=seen.append) as stepper:
         stepper.play("A*2 A! expire B*")
-    assert seen == ["A", "A", "A!", "expire", "B", "B", "B", "B", "B", "B"]
+    created, *moved = seen
+    assert created.passed is not None and created.passed.transaction == "create"
+    assert [str(one.move) for one in moved] == ["A", "A", "A!", "expire", "B", "B", "B", "B", "B", "B"]
 
 
 def test_the_engines_own_hook_still_hears_every_boundary(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ..front import Engine
 from ..run import Ledger
 from .entries import Row
-from .look import counted, effects_of, shown
+from .look import counted, effects_of, query, shown
 
 
 class CheckFailed(AssertionError):
@@ -45,6 +45,19 @@ def completed(engine: Engine, *workflow_ids: str) -> str:
         if row["lease_owner"] is not None:
             raise wrong("workflows", workflow_id, "lease_owner", row["lease_owner"], None)
     return f"completed: {', '.join(workflow_ids)}"
+
+
+def nothing_lost(engine: Engine, workflows: int) -> str:
+    """So many workflows are there, each is completed, and each planned action has left exactly one business effect."""
+    found = query(engine, "SELECT id FROM workflows ORDER BY id")
+    if len(found) != workflows:
+        raise CheckFailed(
+            f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again."
+        )
+    for row in found:
+        completed(engine, row["id"])
+        one_effect(engine, row["id"])
+    return f"{counted(workflows, 'workflow')} completed, one effect for each planned action"
 
 
 def one_effect(engine: Engine, workflow_id: str) -> str:

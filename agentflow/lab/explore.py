@@ -9,20 +9,17 @@ shown by the pair matrix (`pairs`). Read `explore_graph` next.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from sqlalchemy import text
-
 from ..database import Database
 from ..errors import AgentFlowError, Suspend
 from ..front import Engine, find_database
-from ..migrations import migrate
 from ..model import Policy
 from ..run import DurableRunner, StepStore
+from .broken import engine_class
 from .crew import weakened
 from .explore_graph import DEAD, Bounds, Fall, Graph, Rules
 from .explore_history import walked
@@ -31,10 +28,12 @@ from .explore_report import Exploration, Finding
 from .explore_rows import Bench
 from .explore_worker import WrongCode, watched
 from .laboratory import LEASE_SECONDS
+from .own_schema import new_name, own_schema
 from .playbook import events_of, inputs_for
 from .schedule import Move, Schedule, Setting
 
 StopAt = Literal["harm", "authority", "never"]
+MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # so long may the engine's own code take between two statements
 
 
@@ -48,30 +47,49 @@ def explore(
     forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
+    schema: str | None = None,
 ) -> Exploration:  # fmt: skip
     """Every schedule within the bounds was tried, or the report says which bound was hit; what fell, and how shortly.
 
     `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
-    Everything happens in a schema of its own, dropped afterwards. `moves` bounds the length of a schedule, `time_limit`
-    (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what only loses authority is noted on the way),
-    `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong, BadSchedule for an unknown workflow.
+    Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
+    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what
+    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
+    wrong, BadSchedule for an unknown workflow.
     """
-    setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
+    kind, guards = _kind_of(engine)
+    setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
-    with _own_schema(engine) as database, _explored(engine, database, setting) as made:
+    with (
+        own_schema(_where(engine), schema or new_name("explore")) as database,
+        _explored(kind, engine, database, setting) as made,
+    ):
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             graph = _prepared(bench, made, setting, bounds, workers)
             with _bar(progress) as show, watched(graph.rules.world.player, STUCK_SECONDS):
                 _search(graph, began + time_limit, moves, _enough(stop_at), show)
+            findings = tuple(_findings(graph, setting))
         finally:
             bench.close()
     counts = graph.counts() if not graph.stopped else None
     return Exploration(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
-        time.monotonic() - began, bench.asked, len(bench), tuple(_findings(graph, setting)), graph.stopped, graph,
+        time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
     )  # fmt: skip
+
+
+def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
+    """The engine's class, and the guards that it lacks: those of a class made by engine_class() belong to the setting."""
+    kind = type(engine) if isinstance(engine, Engine) else engine or Engine
+    guards: tuple[str, ...] = getattr(kind, "without", ())
+    return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
+
+
+def _where(engine: Engine | type[Engine] | None) -> str:
+    near = engine.database if isinstance(engine, Engine) else find_database()
+    return near.url.render_as_string(hide_password=False)
 
 
 def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
@@ -104,9 +122,12 @@ def _search(
 ) -> None:
     try:
         graph.search(deadline, moves, enough, show)
+        doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
-        line = Schedule(graph.rules.world.setting, tuple(graph.way(graph.at)))
-        raise ExplorerError(f"After the schedule `{line}`: {wrong} Mend it, and explore again.") from wrong
+        doubt, at = wrong, graph.at
+    if doubt:
+        line = Schedule(graph.rules.world.setting, tuple(graph.way(at)))
+        raise ExplorerError(f"After the schedule `{line}`: {doubt} Mend it, and explore again.") from doubt
 
 
 def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
@@ -148,17 +169,20 @@ def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
     state, rules = graph.states[number], graph.rules
-    free = [lane for lane, place in zip(rules.lanes, state.lanes, strict=True) if place == DEAD or _idle(rules, place)]
-    free.sort(key=lambda lane: state.lanes[rules.lanes.index(lane)] == DEAD)
-    if free:
-        lane = free[0]
-        if state.lanes[rules.lanes.index(lane)] == DEAD:
-            yield Move("start", lane)
-        workflows = rules.world.bench.rows(state.rows).workflows
-        for request, row in enumerate(workflows, 1):
-            if row["status"] == "ready" and row["lease"] == "live":
-                yield Move("expire", request=request if len(workflows) > 1 else None)
-        yield Move("go", lane, None)
+    places = dict(zip(rules.lanes, state.lanes, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    rows = state.rows
+    for _ in range(MOST_MOVES if lane else 0):
+        given = rules.world.given_time(rows)
+        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        if then == rows:
+            return
+        yield from [*given[0], Move("go", lane, None)]
+        rows = then
 
 
 def _idle(rules: Rules, place: int) -> bool:
@@ -166,25 +190,11 @@ def _idle(rules: Rules, place: int) -> bool:
 
 
 @contextmanager
-def _own_schema(engine: Engine | type[Engine] | None) -> Iterator[Database]:
-    """A migrated schema of its own on the engine's server (or the usual one), gone afterwards."""
-    near = engine.database if isinstance(engine, Engine) else find_database()
-    where = near.url.render_as_string(hide_password=False)
-    database = Database(where, f"explore_{uuid.uuid4().hex[:12]}", application_name="agentflow-explore")
-    try:
-        migrate(database, laboratory=True)
-        yield database
-    finally:
-        with database.alchemy.connect() as connection:
-            connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
-        database.close()
-
-
-@contextmanager
-def _explored(engine: Engine | type[Engine] | None, database: Database, setting: Setting) -> Iterator[Engine]:
-    """An engine of the same class on the explorer's schema, whose leases and back-offs end only by a move."""
+def _explored(
+    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting
+) -> Iterator[Engine]:
+    """An engine of the class on the explorer's schema, whose leases and back-offs end only by a move."""
     given = engine if isinstance(engine, Engine) else None
-    kind = type(given) if given else engine if isinstance(engine, type) else Engine
     policy = replace(
         given.policy if given else Policy(), lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS,
         max_delay=LEASE_SECONDS, unknown_outcome=setting.retry,

@@ -18,8 +18,9 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from .explore_moves import Happened, World
-from .explore_worker import Place
-from .invariants import Guilty, Invariant, Row
+from .explore_worker import Place, WrongCode
+from .invariants import Guilty, Invariant
+from .rows import Row
 from .schedule import LANES, Move, deliver
 
 DEAD = -1
@@ -193,6 +194,8 @@ class Graph:
         self._labels = array("i")
         self.falls: dict[str, Fall] = {}
         self.at, self.depth, self.stopped = 0, 0, ""
+        self.doubt: WrongCode | None = None
+        self.doubtful = 0
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -258,10 +261,15 @@ class Graph:
     def _fine(self, number: int) -> bool:
         """Whether a new state's workflows can still be completed; if not, the fall is noted."""
         state, world = self.states[number], self.rules.world
-        if world.can_finish(state.rows):
+        try:
+            if world.can_finish(state.rows):
+                return True
+            places = [world.player.places[one] for one in state.lanes if one != DEAD]
+            guilty = world.stuck(state.rows, places)
+        except WrongCode as wrong:  # a schedule may lead there; if none within the bounds does, this one is told
+            if self.doubt is None:
+                self.doubt, self.doubtful = wrong, number
             return True
-        places = [world.player.places[one] for one in state.lanes if one != DEAD]
-        guilty = world.stuck(state.rows, places)
         for invariant, row in guilty:
             self._fell(Fall(invariant, row, number, None))
         return not guilty

@@ -1,28 +1,24 @@
 """The history that a schedule of the explorer makes, put together from its transitions, in the shape of engine.history().
 
 What lives here: walking a schedule over what is remembered (PostgreSQL is not asked), the entries of each transition and of
-each fault, and `essence`, by which such a history is compared with one that was really played. What does not: playing
-on lanes (`stepper`).
+each fault. What does not: playing on lanes (`stepper`); `canonical` makes the two comparable.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .crew import SHARED_NAME
 from .explore_graph import DEAD, Rules, State
 from .explore_worker import Place
-from .invariants import Row
-from .look import worker_name
 from .moves import named
 from .schedule import Move
 
 Entry = dict[str, Any]
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
-_TOLD = ("recovered", "outcome", "attempts", "row_token", "row_status", "replayed", "crashes")
 
 
 class Walk:
@@ -99,8 +95,10 @@ class Walk:
 
     def _write(self, entry: Entry) -> None:
         mine = sum(one["workflow_id"] == entry["workflow_id"] for one in self.history)
-        at = _BEGIN + timedelta(seconds=len(self.history))
-        self.history.append({**entry, "n": mine + 1, "at": at, "detail": _parsed(entry["detail"])})
+        at, detail = _BEGIN + timedelta(seconds=len(self.history)), _parsed(entry["detail"])
+        if detail and "asked_at" in detail:
+            detail = {**detail, "asked_at": at.isoformat()}
+        self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
 
 
 _PROGRESS = {"checkpoint_committed", "action_acknowledged", "workflow_waiting", "event_received"}
@@ -124,18 +122,3 @@ def walked(rules: Rules, moves: Iterable[Move]) -> Walk:
         for _ in range(move.times or 1):
             walk.take(Move(move.verb, move.lane, 1, move.request, move.event, move.payload, move.payload_text))
     return walk
-
-
-def essence(history: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """What two histories of one schedule have in common: everything but times, measured spans and what makes names unique."""
-    return [
-        (
-            entry["workflow_id"], entry["event"], entry["transaction"], entry["subject"],
-            entry["worker"] and worker_name(entry["worker"]), entry["fence_token"], _told(entry["detail"]),
-        )
-        for entry in history
-    ]  # fmt: skip
-
-
-def _told(detail: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, detail[name]) for name in _TOLD if name in detail) if detail else ()

@@ -25,15 +25,14 @@ from .invariants import (
     Guilty,
     Invariant,
     Mover,
-    Row,
-    Rows,
     Transition,
     broken,
 )
 from .laboratory import LEASE_SECONDS
 from .moves import named
 from .playbook import workflows_for
-from .schedule import Setting
+from .rows import Row, Rows
+from .schedule import Move, Setting, deliver
 
 GONE = "gone.1"
 PATIENCE = 200  # statements in one move, moves in one run to the end
@@ -51,7 +50,10 @@ class Happened:
 
 
 class World:
-    """Rows and workers of one setting, and what each move does to them. `payloads` are what each event may bring."""
+    """Rows and workers of one setting, and what each move does to them.
+
+    `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
+    """
 
     def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any]) -> None:
         self.bench, self.setting, self.player = bench, setting, Player(engine)
@@ -172,10 +174,15 @@ class World:
         return self._to_its_end(self.bench.number(Rows()), self.player.start("create", program)).rows
 
     def can_finish(self, rows: int) -> bool:
-        """Whether a new worker, alone and given time, brings every workflow to the end it has undisturbed."""
+        """Whether a new worker, alone and given time, brings every workflow to the end it has undisturbed.
+
+        One that is failed because the crash budget is spent ends as promised, too.
+        """
         found = self._finishes.get(rows)
         if found is None:
-            found = self._finishes[rows] = self.ends(self.finished(rows)) == self.expected
+            after = self.bench.rows(self.finished(rows)).workflows
+            good = (row["status"] == end or _is_spent(row) for row, end in zip(after, self.expected, strict=True))
+            found = self._finishes[rows] = all(good)
         return found
 
     def ends(self, rows: int) -> tuple[str, ...]:
@@ -184,33 +191,37 @@ class World:
 
     def finished(self, rows: int) -> int:
         """The rows when a new worker has done all it can, with leases ended, back-offs over and events delivered."""
-        rows = self._abandoned(rows)
+        for row in self.bench.rows(rows).workflows:
+            if row["lease_owner"] not in (None, GONE):
+                rows = self.killed(rows, row["lease_owner"])
         me = self.started(self.identity("A", rows))
         for _ in range(PATIENCE):
-            before, rows = rows, self._given_time(rows)
-            happened = self.go(rows, me)
-            while happened.place.number != me.number:
-                happened = self.go(happened.rows, happened.place)
-            rows = happened.rows
+            before = rows
+            rows = self.carried(self.given_time(rows)[1], me)
             if rows == before:
                 break
         return rows
 
-    def _abandoned(self, rows: int) -> int:
-        for row in self.bench.rows(rows).workflows:
-            if row["lease_owner"] not in (None, GONE):
-                rows = self.killed(rows, row["lease_owner"])
-        return rows
+    def carried(self, rows: int, worker: Place) -> int:
+        """The rows when the worker's next run has ended."""
+        happened = self.go(rows, worker)
+        while happened.place.number != worker.number:
+            happened = self.go(happened.rows, happened.place)
+        return happened.rows
 
-    def _given_time(self, rows: int) -> int:
-        for row in self.bench.rows(rows).workflows:
+    def given_time(self, rows: int) -> tuple[list[Move], int]:
+        """Every lease ended, every back-off over, every event delivered: the moves, and the rows after them."""
+        moves: list[Move] = []
+        for number, row in enumerate(self.bench.rows(rows).workflows, 1):
+            request = number if self.setting.requests > 1 else None
             if row["status"] == "ready" and (row["lease"] == "live" or not (row["lease"] or row["due"])):
+                moves.append(Move("expire" if row["lease"] else "due", request=request))
                 rows = self.expired(rows, row["id"]).rows
-            if row["status"] == "waiting":
-                for event, payload in self.events:
-                    if event not in json.loads(row["events"]):
-                        rows = self.delivered(rows, row["id"], event, payload).rows
-        return rows
+            for event, payload in self.events if row["status"] == "waiting" else ():
+                if event not in json.loads(row["events"]):
+                    moves.append(deliver(event, payload, request))
+                    rows = self.delivered(rows, row["id"], event, payload).rows
+        return moves, rows
 
     def stuck(self, rows: int, places: Sequence[Place]) -> tuple[tuple[Invariant, Guilty], ...]:
         """What stays unfinished whoever works on it, one worker after the other: those who stand there, then a new one."""
@@ -230,3 +241,7 @@ class World:
         judged = Transition(self.bench.rows(rows), self.bench.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
         one = INVARIANTS["no workflow is stuck"]
         return tuple((one, guilty) for guilty in one.check(judged))
+
+
+def _is_spent(row: Row) -> bool:
+    return bool(row["status"] == "failed" and json.loads(row["error"])["type"] == "CrashBudgetSpent")

@@ -12,7 +12,7 @@ from typing import Any
 from .explore_graph import Bounds, Graph
 from .explore_history import Entry, walked
 from .invariants import Kind
-from .look import STYLE
+from .look import STYLE, counted
 from .schedule import Move, Schedule, Setting
 
 
@@ -51,6 +51,7 @@ class Exploration:
     """What an exploration came to. `stopped` names the bound that was hit; empty, the space is exhausted.
 
     `schedules` counts every different schedule that goes on until no move is possible, over the graph; None if not known.
+    What follows a harm is not explored. One transaction, fault or event is one move.
     `asked` is how many statements PostgreSQL was asked; `rows` how many different canonical rows there were.
     """
 
@@ -123,17 +124,16 @@ class Exploration:
 
     def lines(self) -> list[str]:
         """The report as sentences that are the same on every machine."""
-        what = f"{self.setting.workflow}, {self.setting.requests} workflow(s), {self.workers} workers; {self.bounds}"
+        who = f"{counted(self.setting.requests, 'workflow')}, {counted(self.workers, 'worker')}"
+        what = f"{self.setting.workflow}, {who}; {self.bounds}"
         less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
-        counted = f"{self.schedules:,} distinct schedules" if self.schedules is not None else "schedules not counted"
-        figures = f"{self.states:,} states, {self.transitions:,} transitions, {counted}, {self.depth} moves deep"
+        schedules = f"{self.schedules:,} distinct schedules" if self.schedules is not None else "schedules not counted"
+        figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {self.depth} moves deep"
         asked = f"PostgreSQL was asked {self.asked:,} statements on {self.rows:,} different sets of rows"
         end = (
-            "Exhausted: every invariant holds."
-            if self.ok
-            else f"Stopped by {self.stopped}."
+            f"Stopped by {self.stopped}."
             if self.stopped
-            else "Exhausted."
+            else "Exhausted" + (": every invariant holds." if self.ok else ".")
         )
         return [f"{what}{less}.", f"{figures}.", f"{asked}.", end, *(str(finding) for finding in self.findings)]
 
@@ -146,7 +146,8 @@ class Exploration:
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
         rows = "".join(
-            f"<tr><td>{one.kind}</td><td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
+            f'<tr><td style="white-space:nowrap">{one.kind}</td>'
+            f"<td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
             f"<td>{html.escape(one.guilty)}</td></tr>"
             for one in self.findings
         )

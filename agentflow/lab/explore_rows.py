@@ -27,7 +27,7 @@ from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway
 from ..statements import Statement
 from ..trouble import named
-from .invariants import Row, Rows, rows_from, rows_sql
+from .rows import Row, Rows, rows_from, rows_sql
 
 Answer = list[dict[str, Any]] | AgentFlowError
 
@@ -162,7 +162,8 @@ class Bench:
 
     def __init__(self, database: Database, keep_crashes: bool = True) -> None:
         self.database, self.keep_crashes = database, keep_crashes
-        self._connection = database._connect()
+        self._held = database.alchemy.raw_connection()
+        self._connection: psycopg.Connection[Any] = self._held.driver_connection  # type: ignore[assignment]
         self._cursor = self._connection.cursor(row_factory=dict_row)
         self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}")
         self._read = rows_sql(database.schema)
@@ -188,6 +189,10 @@ class Bench:
     def rows(self, number: int) -> Rows:
         """The canonical rows of this number, without history."""
         return self._rows[number]
+
+    def text(self, number: int) -> str:
+        """The canonical rows of this number as text."""
+        return self._texts[number]
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -244,7 +249,7 @@ class Bench:
 
     def close(self) -> None:
         """The connection is closed."""
-        self._connection.close()
+        self._held.invalidate()
 
     @staticmethod
     def _with_defaults(text: str) -> dict[str, list[dict[str, Any]]]:

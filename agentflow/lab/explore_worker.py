@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import hashlib
 import pickle
+import re
 import threading
 import time
 import traceback
@@ -36,6 +38,9 @@ Program = Callable[[Engine], str]
 
 Told = bytes | AgentFlowError
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
+
+
+_READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 
 class Stopped(CrashInjected):
@@ -98,6 +103,7 @@ class Player:
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
+        self._name, self._token = "", 0
         self.since: float | None = None
 
     def start(self, name: str, program: Program) -> Place:
@@ -121,6 +127,7 @@ class Player:
         self._answers, self._expected, self._asked = answers, asked, []
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
+        self._name, self._token = name, 0
         self.since = time.monotonic()
         ended = self._played(self._programs[name])
         self.since = None
@@ -136,7 +143,7 @@ class Player:
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _numbered_uuids():
+            with _numbered_uuids(lambda: f"{self._name}, token {self._token}"):
                 return program(self.engine)
         except Stopped:
             return None
@@ -183,6 +190,10 @@ class Player:
         asks = question(name, plain)
         position = len(self._asked)
         if position == len(self._answers):
+            if _READS_HISTORY.search(text):
+                self._stop(
+                    f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                )
             self._pending = Statement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
@@ -195,6 +206,8 @@ class Player:
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[Row] = pickle.loads(answer)
+        if name == "claim" and rows:
+            self._token = rows[0].get("fence_token", 0)
         return rows
 
 
@@ -227,10 +240,10 @@ def watched(player: Player, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _numbered_uuids() -> Iterator[None]:
-    """uuid4() gives the same values each time a program is played from its beginning."""
+def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
+    """uuid4() gives the same values each time a program is played from its beginning, and others under another claim."""
     real, calls = uuid.uuid4, iter(range(1, 1_000_000))
-    uuid.uuid4 = lambda: uuid.UUID(int=next(calls), version=4)
+    uuid.uuid4 = lambda: uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
     try:
         yield
     finally:

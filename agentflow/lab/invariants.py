@@ -2,98 +2,23 @@
 
 What lives here: the invariants, each a short function with a name and a sentence, of two kinds. `harm`: somebody outside was
 hurt, or can never be served. `authority`: somebody wrote who no longer had the right to; whether that harms anybody is
-another question. Also `Rows`, all that the five tables and the history hold, read by one query. Tests, the explorer
-and the stepper's properties share these. What does not live here: which transitions there are (`explore`), and judging a
-finished laboratory from its tables alone (`checker`).
+another question. Tests, the explorer and the stepper's properties share these. What does not live here: reading rows
+(`rows`), which transitions there are (`explore`), and judging a finished laboratory from its tables alone (`checker`).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ..database import Database
-from ..statements import Statement
+from .rows import Row as Row
+from .rows import Rows as Rows
+from .rows import read_rows as read_rows
 
-Row = Mapping[str, Any]
 Kind = Literal["harm", "authority"]
-
-_READ = Statement(
-    "rows",
-    "All rows of a laboratory from one snapshot; JSON columns as their text, clocks as live, expired, due.",
-    """\
-SELECT (SELECT coalesce(json_agg(r ORDER BY r.id), '[]') FROM (
-            SELECT id, name, input::text, status, state, result::text, error::text, lease_owner, fence_token,
-                   CASE WHEN lease_expires_at > clock_timestamp() THEN 'live'
-                        WHEN lease_expires_at IS NOT NULL THEN 'expired' END AS lease,
-                   next_run_at <= clock_timestamp() AS due,
-                   rank() OVER (ORDER BY next_run_at) AS turn,
-                   checkpoints, entries, waiting_for, events::text, attempts, crashes
-            FROM agentflow.workflows) AS r) AS workflows,
-       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.position, r.step_id), '[]') FROM (
-            SELECT workflow_id, step_id, position, kind, state, value::text, error::text, waited_for, fence_token, worker
-            FROM agentflow.steps) AS r) AS steps,
-       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.key), '[]') FROM (
-            SELECT workflow_id, key, idempotency_key, action, arguments::text, status, tool_result::text, error::text,
-                   fence_token, worker
-            FROM agentflow.action_intents) AS r) AS intents,
-       (SELECT coalesce(json_agg(r ORDER BY r.effect_id), '[]') FROM (
-            SELECT effect_id, idempotency_key, remembered, workflow_id, action, arguments::text, result::text, attempts
-            FROM agentflow_world.tool_ledger) AS r) AS effects,
-       (SELECT coalesce(json_agg(r ORDER BY r.attempt_id), '[]') FROM (
-            SELECT attempt_id, effect_id, attempt, idempotency_key, workflow_id, action, outcome
-            FROM agentflow_world.tool_attempts) AS r) AS attempts,
-       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.n), '[]') FROM (
-            SELECT workflow_id, n, event, transaction, subject, worker, fence_token, detail
-            FROM agentflow.history) AS r) AS history""",
-)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """All rows of one laboratory at one moment, by table; JSON columns hold their text. `history` may be a part of it."""
-
-    workflows: tuple[Row, ...] = ()
-    steps: tuple[Row, ...] = ()
-    intents: tuple[Row, ...] = ()
-    effects: tuple[Row, ...] = ()
-    attempts: tuple[Row, ...] = ()
-    history: tuple[Row, ...] = ()
-
-    def workflow(self, workflow_id: str) -> Row | None:
-        """The workflow's row, or None."""
-        return next((row for row in self.workflows if row["id"] == workflow_id), None)
-
-    def of(self, table: str, workflow_id: str) -> list[Row]:
-        """The rows of one table that belong to a workflow."""
-        return [row for row in getattr(self, table) if row["workflow_id"] == workflow_id]
-
-
-class HasDatabase(Protocol):
-    """An engine, as far as reading its rows needs one."""
-
-    database: Database
-
-
-def rows_sql(schema: str) -> str:
-    """The text of the one query behind read_rows()."""
-    return _READ.render(schema)
-
-
-def rows_from(answer: Row) -> Rows:
-    """The record of what that query answered."""
-    return Rows(**{table: tuple(rows) for table, rows in answer.items()})
-
-
-def read_rows(engine: HasDatabase) -> Rows:
-    """All rows of the engine's laboratory, from one snapshot. Raises DatabaseAway."""
-    database = engine.database
-    with database.alchemy.connect() as connection:
-        found = connection.exec_driver_sql(rows_sql(database.schema))
-        return rows_from(dict(found.mappings().one()))
 
 
 @dataclass(frozen=True)
@@ -189,40 +114,57 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
     for row in after.effects[len(transition.before.effects) :]:
         action = row["workflow_id"], row["action"]
         if done[action] > max(1, planned[action]) or keys[row["idempotency_key"]] > 1:
-            says = f"effect {done[action]} of action {row['action']!r}, which was planned {max(1, planned[action])} time(s)"
+            says = f"effect {done[action]} of action {row['action']!r}, of which {max(1, planned[action])} was planned"
             yield Guilty("tool_ledger", row["workflow_id"], says)
 
 
-@_invariant("harm", "Completed means: effect done, intent acknowledged, and the recorded result is the tool's.")
-def completed_is_true(transition: Transition) -> Iterator[Guilty]:
+@_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
+def completed_means_done(transition: Transition) -> Iterator[Guilty]:
     """Looked at when something of a completed workflow changed."""
-    for before, after in transition.pairs():
-        if after["status"] == "completed" and _changed(transition, before, after):
-            yield from _untrue(transition.after, after["id"])
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        done = {row["action"] for row in rows.of("effects", workflow_id)}
+        for key, intent in intents.items():
+            if intent["status"] == "PENDING":
+                yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
+        for step in _actions_done(rows, workflow_id):
+            key = step["step_id"]
+            if key not in intents:
+                yield Guilty(
+                    "action_intents", f"{workflow_id} {key}", "is missing although the action is recorded as done"
+                )
+            if (intents[key]["action"] if key in intents else key) not in done:
+                yield Guilty("tool_ledger", f"{workflow_id} {key}", "has no effect although the workflow is completed")
 
 
-def _untrue(rows: Rows, workflow_id: str) -> Iterator[Guilty]:
-    intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
-    effects = rows.of("effects", workflow_id)
-    for key, planned in intents.items():
-        if planned["status"] == "PENDING":
-            yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
-    for step in rows.of("steps", workflow_id):
-        if step["kind"] != "side_effect" or step["error"] is not None:
-            continue
-        where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
-        action = intent["action"] if intent else step["step_id"]
-        results = [_value(effect["result"]) for effect in effects if effect["action"] == action]
-        if intent is None:
-            yield Guilty("action_intents", where, "is missing although the action is recorded as done")
-        elif _value(intent["tool_result"]) != _value(step["value"]):
-            yield Guilty(
-                "steps", where, f"holds {step['value']}, and the acknowledged result is {intent['tool_result']}"
-            )
-        if not results:
-            yield Guilty("tool_ledger", where, "has no effect although the workflow is completed")
-        elif _value(step["value"]) not in results:
-            yield Guilty("steps", where, f"holds {step['value']}, and the tool answered {effects[0]['result']}")
+@_invariant("harm", "A completed workflow has recorded for each action what the tool answered.")
+def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
+    """The checkpoint, the acknowledgment and the world's own record agree."""
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        for step in _actions_done(rows, workflow_id):
+            where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
+            action = intent["action"] if intent else step["step_id"]
+            answers = [row["result"] for row in rows.of("effects", workflow_id) if row["action"] == action]
+            if intent and _value(intent["tool_result"]) != _value(step["value"]):
+                yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
+            elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:
+                yield Guilty("steps", where, f"holds {step['value']}, and the tool answered {answers[0]}")
+
+
+def _newly_completed(transition: Transition) -> list[str]:
+    return [
+        after["id"]
+        for before, after in transition.pairs()
+        if after["status"] == "completed" and _changed(transition, before, after)
+    ]
+
+
+def _actions_done(rows: Rows, workflow_id: str) -> list[Row]:
+    """The checkpoints of actions that succeeded."""
+    return [row for row in rows.of("steps", workflow_id) if row["kind"] == "side_effect" and row["error"] is None]
 
 
 @_invariant("harm", "A checkpoint once written never changes.")
@@ -283,7 +225,9 @@ def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
             yield Guilty("workflows", row["id"], f"stays {row['status']} in state {row['state']}, whoever works on it")
         elif row["status"] == "failed":
             error = json.loads(row["error"])
-            yield Guilty("workflows", row["id"], f"fails whoever works on it: {error['type']}: {error['message']}")
+            if error["type"] != "CrashBudgetSpent":
+                why = f"{error['type']}: {error['message'].partition('. ')[0]:.160}"
+                yield Guilty("workflows", row["id"], f"fails whoever works on it ({why})")
 
 
 ALL_THAT_A_WORKER_CAN_DO = "all that a worker can do"

@@ -30,20 +30,24 @@ from ..run import Workflow
 from . import processes
 from .body import Body, Order, Report, close_lane_engine, engine_of_a_lane
 from .broken import engine_class
-from .playbook import PLAYABLE, workflows_for
+from .playbook import workflows_for
 from .schedule import Setting
 
 KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
 
 
 class Lane(ABC):
-    """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds."""
+    """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds.
+
+    `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
+    """
 
     def __init__(self, name: str, patience: float, reason: Callable[[str], str]) -> None:
         self.name, self.patience, self._reason = name, patience, reason
         self.identity = ""
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
+        self.exit_code: int | None = None
         self._order: Order = "go"  # the last one
 
     def start(self, identity: str) -> None:
@@ -234,6 +238,7 @@ class ProcessLane(Lane):
     def _kill(self) -> None:
         if self._process:
             processes.kill([self._process], KILLED_BY)
+            self.exit_code = self._process.exitcode
             self._line.close()
         self._process = None
 
@@ -263,7 +268,7 @@ class ProcessLane(Lane):
         """The process ended without being told to; the lane is empty."""
         code = None
         if self._process:
-            self._process.join(1)
+            processes.has_ended(self._process, 1)
             code = self._process.exitcode
         self.alive = self.paused = False
         return LaneError(
@@ -322,5 +327,5 @@ def _check_picklable(call: LaneCall) -> None:
 
 
 def own_functions(engine: Engine) -> dict[str, Workflow]:
-    """The engine's workflows that are not the playbook's."""
-    return {name: function for name, function in engine.workflows.items() if name not in PLAYABLE}
+    """The engine's workflows that a worker process does not have already."""
+    return {name: function for name, function in engine.workflows.items() if _steady().get(name) is not function}

@@ -25,6 +25,7 @@ class NoKey(Engine):
     """The tool is told no key."""
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
+        """The tool was called, and told no key."""
         return super().call_tool(claim, replace(intent, idempotency_key=None), tool)
 
 
@@ -48,12 +49,14 @@ class MarksFirst(ClaimedJournal):
     """A step is checkpointed, with no result, before it is run."""
 
     def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
+        """The recorded result; of a step that has none, one without a value is recorded first."""
         recorded = super().replay(kind, step_id, action, arguments)
         if recorded is None and kind == "step":
             super().record(step_id, None)
         return recorded
 
     def record(self, step_id: str, value: Any) -> Any:
+        """Nothing is recorded any more; the value."""
         return value
 
 
@@ -61,6 +64,7 @@ class AcknowledgesFirst(ClaimedJournal):
     """The action is acknowledged, with no result, before the tool is called."""
 
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
+        """The action is acknowledged, then carried out; the tool's result, which nobody records."""
         intent, _ = self._plan(name, key, arguments)
         self._acknowledge(key, None, None)
         try:
@@ -85,6 +89,7 @@ class KeyAtExecution(Engine):
     """The tool is told a key that is made when it is called."""
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
+        """The tool was called under a key of this call alone."""
         made_now = f"{intent.idempotency_key}:made-under-{claim.fence_token}"
         return super().call_tool(claim, replace(intent, idempotency_key=made_now), tool)
 

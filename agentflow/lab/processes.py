@@ -22,10 +22,12 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-_LABORATORY = ("crashes", "soak", "lanes", "race")
+_LABORATORY = ("crashes", "soak", "lanes", "race", "naive")
 _PRELOADED = ["agentflow", *(f"agentflow.lab.{name}" for name in _LABORATORY)]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_reading = threading.RLock()
+"""The fork server tells an exit code once, and whoever asks second is told 255; starting a process asks for all others."""
 
 
 def _context() -> BaseContext:
@@ -42,7 +44,8 @@ def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow")
     It is killed when this process ends, however this process ends.
     """
     process = _context().Process(target=_main, args=(target, *arguments), name=name, daemon=True)  # type: ignore[attr-defined]
-    process.start()
+    with _reading:
+        process.start()
     _started.add(process)
     return process  # type: ignore[no-any-return]
 
@@ -51,11 +54,11 @@ def kill(processes: Iterable[BaseProcess], seconds: float = 10.0) -> None:
     """These processes are dead and reaped, stopped ones too. Raises TimeoutError after `seconds` without an end."""
     found = list(processes)
     for process in found:
-        if process.is_alive():
-            process.kill()
+        with _reading:
+            if process.is_alive():
+                process.kill()
     for process in found:
-        process.join(seconds)
-        if process.is_alive():
+        if not has_ended(process, seconds):
             raise TimeoutError(f"process {process.pid} ({process.name}) is not dead {seconds:g} s after SIGKILL.")
 
 
@@ -64,8 +67,16 @@ def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]
     found = {process.sentinel: process for process in processes}
     gone = [found[sentinel] for sentinel in wait(list(found), seconds)]  # type: ignore[index]
     for process in gone:
-        process.join()
+        has_ended(process, 0)
     return gone
+
+
+def has_ended(process: BaseProcess, seconds: float) -> bool:
+    """Whether the process has ended, as soon as it has, or after `seconds`; then it is reaped and has an exit code."""
+    wait([process.sentinel], seconds)  # without the lock: nobody waits for a process while somebody else does
+    with _reading:
+        process.join(0)
+        return not process.is_alive()
 
 
 def kill_me() -> None:

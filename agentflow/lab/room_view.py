@@ -137,10 +137,10 @@ def panes(scene: Scene) -> str:
     as_of = f'<p class="m">as of entry {scene.length}</p>' if scene.away else ""
     left = "".join(table(found[name]) for name in TABLES[:-1])
     return (
-        f'<div class="panes{" away" if scene.away else ""}"><div class="pane {hue}">{as_of}<h4>what the engine believes</h4>'
+        f'<div class="panes{" away" if scene.away else ""}"><div class="pane {hue}">{as_of}<h3>what the engine believes</h3>'
         f"<p>{clean(belief(scene.row))}</p>{left}</div>"
         f'<div class="ne{"" if mark == "≠" else " eq"}" role="img" aria-label="{differ}"><i></i><span>{mark}</span><i></i></div>'
-        f'<div class="pane {hue}"><h4>what the world did</h4><p>{clean(world(scene.row))}</p>'
+        f'<div class="pane {hue}"><h3>what the world did</h3><p>{clean(world(scene.row))}</p>'
         f"{table(found[TABLES[-1]])}{_sql(scene)}</div></div>"
     )
 
@@ -178,11 +178,11 @@ def _breaking(said: str) -> str:
 def _sql(scene: Scene) -> str:
     last = scene.statement
     if last is None:
-        return "<h4>last transaction: none yet</h4>"
+        return "<h3>last transaction: none yet</h3>"
     by = f"by worker {last.who}" if last.who else "by the laboratory"
     text = marked(last.name, filled(last.text, scene.schema, last.asked.params))
     return (
-        f"<h4>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, 'row')}</h4>"
+        f"<h3>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, 'row')}</h3>"
         f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {clean(last.name)}">{text}</pre>'
     )
 
@@ -191,7 +191,8 @@ def history(scene: Scene) -> str:
     """The text twin of the timeline."""
     lines = "".join(f"<li>{clean(line)}</li>" for line in scene.history)
     entries = counted(scene.length, "entry", "entries")
-    return f'<details class="twin" open><summary>history as text, {entries}</summary><ol>{lines}</ol></details>'
+    head = f'<details class="twin" open data-line="{clean(scene.line)}"><summary>history as text, {entries}</summary>'
+    return f"{head}<ol>{lines}</ol></details>"
 
 
 def static(scene: Scene) -> str:

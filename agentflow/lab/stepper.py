@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from functools import cmp_to_key
 
 from ..errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
@@ -20,6 +20,7 @@ from ..server import Server
 from . import aim
 from .body import watched
 from .crew import Crew, Kind, weakened
+from .lanes import Lane
 from .moves import Maker, Moved, named
 from .playbook import inputs_for
 from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
@@ -136,7 +137,7 @@ class Stepper:
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
             done = [self._maker.moved(move, self._crew.lane(move.lane).settle()) for move in moves]
-            return [self._note(moved) for moved in sorted(done, key=self._seen_at)]
+            return [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
 
     def reset(self, setting: Setting | None = None) -> None:
         """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
@@ -187,6 +188,10 @@ class Stepper:
     def is_paused(self, lane: str) -> bool:
         """Whether the lane's worker is paused."""
         return lane in Roll(self.moves).paused
+
+    def worker(self, lane: str) -> Lane:
+        """The lane itself, in which a worker stands; the first starts when it is asked for. Raises LaneError."""
+        return self._crew.lane(lane)
 
     def standing(self, lane: str) -> Boundary | None:
         """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
@@ -290,16 +295,31 @@ class Stepper:
     def _still_open(self, names: list[str]) -> bool:
         return any(self._maker.row(name)["status"] == "ready" for name in names)
 
-    def _seen_at(self, moved: Moved) -> datetime:
-        """When the database saw what this worker did."""
+    def _order_seen(self, one: Moved, other: Moved) -> int:
+        """Which of two came first for the database: -1 or 1.
+
+        A worker reads the clock a moment before it commits, so neighbours are told apart by what holds whatever it
+        said: entries of one workflow are numbered, and of two claims the first got the row that is due longer.
+        """
+        here, there = self._entry_of(one), self._entry_of(other)
+        if here is None or there is None:
+            return -1 if here else 1
+        if here["workflow_id"] == there["workflow_id"]:
+            return -1 if here["n"] < there["n"] else 1
+        if here["transaction"] == there["transaction"] == "claim":
+            due = [self._maker.row(entry["workflow_id"])["next_run_at"] for entry in (here, there)]
+            return -1 if due[0] < due[1] else 1
+        return -1 if here["at"] <= there["at"] else 1
+
+    def _entry_of(self, moved: Moved) -> aim.Row | None:
+        """What the history says of the transaction; None if it says nothing."""
         passed = moved.passed
-        if passed and passed.workflow:
-            for entry in reversed(self.engine.history(passed.workflow)):
-                its = entry["worker"] in (passed.worker, None)  # the world's entries name no worker
-                if its and entry["transaction"] == passed.transaction:
-                    at: datetime = entry["at"]
-                    return at
-        return datetime.max.replace(tzinfo=UTC)
+        if passed is None or passed.workflow is None:
+            return None
+        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
+        its = (passed.worker, None)  # the world's entries name no worker
+        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
+        return found[-1] if found else None
 
     # -- the database --------------------------------------------------------------------------------------------------
 

@@ -1,78 +1,36 @@
-"""The command `agentflow`: each command calls one function of another room and says what came of it.
+"""The commands that start programs, keep schemas, and read what stands in them.
 
-Exit code 0 means that all is well, 1 that it is not, 2 that the command line could not be read. An error is one
-sentence on standard error. What does not live here: what the commands do (`front`, `worker`, `api`, `lab`, `doctor`),
-and how a program is started (`launch`).
+What does not live here: what the commands do (`front`, `worker`, `api`, `doctor`), and how a program is started (`launch`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
-from . import doctor as doctoring
-from . import evidence, launch, server
-from .database import Database
-from .engine import DEFAULT_WORKFLOW
-from .errors import AgentFlowError, BadName, NotALaboratory
-from .front import Engine, find_database, is_embedded, open_engine
-from .gate import LOOPBACK
-from .log import log_event
-from .migrations import LABORATORY, migrate, standing
-from .model import Policy
-from .requests import DEFAULT_COLUMN, read_requests
-from .schema import DEFAULT_SCHEMA
-from .worker import new_identity
-from .workflows import WORKFLOWS
+from .. import doctor as doctoring
+from .. import evidence, launch, server
+from ..database import Database
+from ..engine import DEFAULT_WORKFLOW
+from ..errors import AgentFlowError, NotALaboratory
+from ..front import Engine, find_database, is_embedded, open_engine
+from ..gate import LOOPBACK
+from ..log import log_event
+from ..migrations import LABORATORY, migrate, standing
+from ..model import Policy
+from ..requests import DEFAULT_COLUMN, read_requests
+from ..schema import DEFAULT_SCHEMA
+from ..worker import new_identity
+from ..workflows import WORKFLOWS
+from .options import PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
 
-PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
 BATCH = 500
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    help="AgentFlow: a laboratory for durable execution on a real PostgreSQL. It uses the embedded server, or the one "
-    "that DATABASE_URL names.",
-)
-
-Schema = Annotated[
-    str, typer.Option("--schema", metavar="NAME", envvar="AGENTFLOW_SCHEMA", help="The schema to work in.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value for programs.")]
-Requests = Annotated[
-    str, typer.Option("--requests", metavar="FILE", help="A .csv or .jsonl file, or plain lines; - is stdin.")
-]
-Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
-Progress = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show progress (default: on a terminal).")
-]
-
-
-def main() -> None:
-    """The command line was carried out; the process ends with its exit code."""
-    try:
-        app(prog_name="agentflow")
-    except AgentFlowError as error:
-        notes = " ".join(getattr(error, "__notes__", []))
-        sys.exit(f"agentflow: {error} {notes}".rstrip())
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
-        said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-        sys.exit(f"agentflow: {type(error).__name__}: {said}. Mend that, and try again.")
 
 
 @app.command()
@@ -102,7 +60,7 @@ def api(
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
-    from .api import engine_of_environment, serve
+    from ..api import engine_of_environment, serve
 
     engine = engine_of_environment(schema)
     listener = launch.listen(host, port)
@@ -156,7 +114,7 @@ def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
             typer.echo(f"ok     {finding.says}" if finding.ok else f"WRONG  {finding.says} {finding.mend}")
     wrong = [finding.topic for finding in findings if not finding.ok]
     if as_json:
-        _print_json({"ok": not wrong, "findings": [vars(finding) for finding in findings]})
+        print_json({"ok": not wrong, "findings": [vars(finding) for finding in findings]})
     else:
         typer.echo(f"To be mended: {', '.join(wrong)}." if wrong else "All is well.")
     raise typer.Exit(bool(wrong))
@@ -176,7 +134,7 @@ def migrate_schema(
     migrate(database, laboratory=laboratory or is_embedded())
     marked = _is_laboratory(database)
     if as_json:
-        _print_json({"schema": schema, "server": database.where, "was": before, "laboratory": marked})
+        print_json({"schema": schema, "server": database.where, "was": before, "laboratory": marked})
     else:
         was = "has" if before == "current" else "now has"
         whose = f"it is {'' if marked else 'not '}a laboratory's"
@@ -205,7 +163,7 @@ def reset(
     engine.reset_database()
     if as_json:
         gone = {name: found[name] for name in ("workflows_total", "business_effects")}
-        _print_json({"schema": schema, "deleted": gone})
+        print_json({"schema": schema, "deleted": gone})
     else:
         typer.echo(f"{what} were deleted from schema {schema!r}; the tables are empty.")
 
@@ -217,7 +175,7 @@ def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     ran = embedded.is_running()
     embedded.stop()
     if as_json:
-        _print_json({"home": str(embedded.home), "was_running": ran})
+        print_json({"home": str(embedded.home), "was_running": ran})
     else:
         typer.echo(f"The embedded server in {embedded.home} {'is stopped' if ran else 'was not running'}.")
 
@@ -251,101 +209,10 @@ def submit(
         if shown:
             typer.echo(err=True)
     if as_json:
-        _print_json({"schema": schema, "workflow": workflow, "created": created})
+        print_json({"schema": schema, "workflow": workflow, "created": created})
     else:
         how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
         typer.echo(f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them.")
-
-
-@app.command()
-def soak(
-    requests: Requests,
-    column: Column = DEFAULT_COLUMN,
-    schema: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Worker processes.", min=1, max=64)] = 4,
-    kills: Annotated[int | None, typer.Option(help="Workers killed at seeded boundaries (default: 50).", min=0)] = None,
-    random_kills: Annotated[int, typer.Option(help="Workers killed at any microsecond, instead.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="The same seed kills at the same boundaries.")] = 1,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the schema, to look at its rows.")] = False,
-    progress: Progress = None,
-    as_json: Json = False,
-) -> None:
-    """Run requests on worker processes, kill workers, report."""
-    from .lab.soak import soak as run
-
-    if kills and random_kills:
-        raise BadName("--kills and --random-kills exclude each other; give one of them.")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
-    planned = (0 if random_kills else 50) if kills is None else kills
-    where = find_database("soak").url.render_as_string(hide_password=False)
-    report = run(
-        where,
-        read_requests(requests, column),
-        schema=schema,
-        workers=workers,
-        kills=planned,
-        random_kills=random_kills,
-        seed=seed,
-        keep=keep,
-        progress=progress,
-    )
-    figures = report.to_dict()
-    if as_json:
-        _print_json(figures)
-    else:
-        _print_figures({name: value for name, value in figures.items() if name not in {"kills", "problems"}})
-    for problem in report.problems:
-        typer.echo(f"agentflow: {problem}.", err=True)
-    raise typer.Exit(not report.ok)
-
-
-@app.command()
-def play(
-    line: Annotated[str, typer.Argument(metavar="LINE", help="The schedule, such as 'A*5 A! expire B*'.")],
-    schema: Annotated[
-        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards either way.")
-    ] = None,
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
-    ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
-    ] = None,
-    lanes: Annotated[
-        Literal["thread", "process"], typer.Option("--lanes", help="What the workers are; processes are really killed.")
-    ] = "thread",
-    svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the history here.")
-    ] = None,
-    capsule: Annotated[
-        Path | None, typer.Option("--capsule", metavar="FILE", dir_okay=False, help="Write the run's capsule here.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Play one schedule, print its history, draw it."""
-    from .lab.play import play as run
-    from .lab.play import read_line
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
-    schedule = read_line(line, workflow, without or ())
-    where = find_database("play").url.render_as_string(hide_password=False)
-    played = run(where, schedule, lanes=lanes, schema=schema)
-    if capsule:
-        played.capsule.save(capsule)
-    if svg:
-        played.capsule.draw(svg)
-    if as_json:
-        _print_json(played.to_dict())
-    else:
-        typer.echo("\n".join([played.capsule.schedule, *played.capsule.lines(), ""]))
-        _print_figures(played.figures)
-        typer.echo(played.capsule.outcome["sentence"])
-    for problem in played.problems:
-        typer.echo(f"agentflow: {problem}", err=True)
-    raise typer.Exit(bool(played.problems))
 
 
 @app.command()
@@ -356,9 +223,9 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """
     figures = Engine(find_database(schema, patience=PATIENCE)).write_reliability_report()
     if as_json:
-        _print_json(figures)
+        print_json(figures)
     else:
-        _print_figures(figures)
+        print_figures(figures)
         typer.echo(f"Written to {evidence.REPORT}.")
     doubled = figures["duplicate_business_effects"]
     if doubled:
@@ -374,13 +241,3 @@ def _is_laboratory(database: Database) -> bool:
 def _batches(requests: Iterator[str]) -> Iterator[list[str]]:
     while batch := list(islice(requests, BATCH)):
         yield batch
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
-
-
-def _print_figures(figures: Mapping[str, Any]) -> None:
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        typer.echo(f"{name:<{width}}  {'not known' if value is None else value}")
