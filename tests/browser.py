@@ -41,7 +41,7 @@ FLAGS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
 )
-PATIENCE = 60_000  # milliseconds for one thing to appear
+PATIENCE = 15_000  # milliseconds for one thing to appear
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.broken import engine_class
 from agentflow.lab.canonical import agreed, canonical
 from agentflow.lab.crew import Kind
 from agentflow.lab.explore import ExplorerError, explore
 from agentflow.lab.explore_graph import DEAD, Rules, State
 from agentflow.lab.explore_report import Exploration
 from agentflow.lab.explore_rows import Bench, told
-from agentflow.lab.invariants import Mover, Transition, broken, read_rows
+from agentflow.lab.invariants import Mover, Transition, broken
 from agentflow.lab.laboratory import PATIENT
+from agentflow.lab.rows import read_rows
 from agentflow.lab.schedule import Move, Schedule, parse
 from agentflow.lab.stepper import Stepper
 from agentflow.lab.timeline import timeline
@@ -107,13 +109,25 @@ def test_the_report_is_json_text_and_html_and_tells_no_seconds_in_a_notebook(lab
     assert not repr(found).endswith("s.") and str(found).endswith(" s.")
 
 
-def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine) -> None:
-    before = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
+def test_a_progress_bar_counts_states_on_standard_error(lab: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explore(lab, progress=True, **SMALL)
+    shown = capsys.readouterr()
+    assert f"{found.states} states" in shown.err and shown.out == ""
+
+
+def test_three_workers_are_explored_too(lab: Engine) -> None:
+    two, three = (explore(lab, workers=number, crashes=0, expiries=1, lost_replies=0) for number in (2, 3))
+    assert three.ok and three.schedules > two.schedules  # type: ignore[operator]
+
+
+def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = f"explore_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr("agentflow.lab.explore.new_name", lambda _: mine)
     explore(lab, **SMALL)
     with pytest.raises(ExplorerError):
         explore(type("Bad", (Engine,), {"claim_workflow": lambda *_, **__: 1 / 0}), **SMALL)
-    after = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
-    assert {row["nspname"] for row in after} <= {row["nspname"] for row in before}
+    left = rows(lab, "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, :mine)", mine=mine)
+    assert left == []
     assert read_rows(lab).workflows == ()
 
 
@@ -305,6 +319,12 @@ def test_an_engine_of_ones_own_is_explored(lab: Engine, given: str) -> None:
     own: Any = SendsTwice(lab.database, policy=PATIENT) if given == "instance" else SendsTwice
     finding = explore(own, **SMALL).findings[0]
     assert (finding.invariant, finding.line) == ("one effect per action", "A*6")
+
+
+def test_a_class_without_guards_says_so_in_its_schedules(lab: Engine) -> None:
+    kind = engine_class(["idempotency_key"])
+    for given in (kind, kind(lab.database, policy=PATIENT)):
+        assert explore(given, **SMALL).findings[0].line == "without=idempotency_key A*5 expire B*2"
 
 
 def test_code_that_raises_is_named_with_the_schedule_that_led_there(lab: Engine) -> None:

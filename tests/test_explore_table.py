@@ -7,7 +7,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.broken import BROKEN, GUARDS
 from agentflow.lab.schedule import Schedule
-from agentflow.lab.verdicts import VERDICTS, Verdict
+from agentflow.lab.verdicts import VERDICTS, Verdict, table
 
 
 def holds(verdict: Verdict, engine: Engine) -> None:
@@ -52,3 +52,10 @@ def test_at_least_seven_broken_engines_do_harm() -> None:
 def test_no_line_stands_twice() -> None:
     lines = [str(verdict) for verdict in VERDICTS]
     assert len(set(lines)) == len(lines)
+
+
+def test_the_table_shows_every_line_and_can_show_one_kind() -> None:
+    assert len(table()) == len(VERDICTS)
+    harmful = table("harm")
+    assert {row["verdict"].partition(":")[0] for row in harmful} == {"harm"}
+    assert "A*5 expire B*2" in harmful.to_html()

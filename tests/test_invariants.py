@@ -17,13 +17,12 @@ from agentflow.lab.invariants import (
     ALL_THAT_A_WORKER_CAN_DO,
     INVARIANTS,
     Mover,
-    Rows,
     Transition,
     broken,
-    read_rows,
 )
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.moves import Moved
+from agentflow.lab.rows import Rows, read_rows
 from agentflow.lab.schedule import Move, Roll, Setting, deliver
 from agentflow.lab.stepper import Stepper
 from tests.conftest import rows

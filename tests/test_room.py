@@ -55,7 +55,7 @@ def click(room: ControlRoom, key: str) -> None:
 
 
 def idle(room: ControlRoom) -> None:
-    eventually(lambda: not room._busy.locked())
+    eventually(lambda: not room.busy)
 
 
 def said(room: ControlRoom) -> str:
@@ -426,12 +426,10 @@ def test_a_bad_line_is_answered_with_a_sentence_and_changes_nothing(
 
 def test_a_bad_line_stays_in_the_field_to_be_mended(room: ControlRoom) -> None:
     room._line.value = "A*5 A?"
-    room._entered({"event": "submit"})
-    idle(room)
+    click(room, "Run")
     assert room._line.value == "A*5 A?"
     room._line.value = "A*5"
-    room._entered({"event": "submit"})
-    idle(room)
+    click(room, "Run")
     assert room.stepper.line == "A*5" and "6. A calls the tool" in said(room)
 
 
@@ -585,7 +583,7 @@ def test_the_lanes_can_be_processes_and_none_is_left(room: ControlRoom) -> None:
     room.run(GAP)
     before = repr(room)
     room._kind.value = "process"
-    eventually(lambda: room.stepper.kind == "process" and not room._busy.locked())
+    eventually(lambda: room.stepper.kind == "process" and not room.busy)
     assert repr(room) == before
     lane = room.stepper._crew.known("B")
     process = lane._process  # type: ignore[union-attr]
@@ -635,6 +633,16 @@ def test_what_a_room_shows_is_the_same_in_every_run(engine: Engine, name: str) -
         assert not re.search(r"\b[0-9a-f]{8,}\b|\d\d:\d\d|20\d\d-", page)
     room.close()
     assert len(seen) == 1
+
+
+def test_a_cell_shows_the_picture_and_then_the_widget(room: ControlRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(rooms, "display", lambda bundle, raw: shown.append(bundle))
+    room._ipython_display_()
+    assert [set(bundle) for bundle in shown] == [
+        {"text/html", "text/plain"},
+        {"application/vnd.jupyter.widget-view+json", "text/plain"},
+    ]
 
 
 def test_the_schedule_line_can_be_copied(room: ControlRoom) -> None:

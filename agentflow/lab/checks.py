@@ -87,6 +87,30 @@ def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
     return f"the tool was called {counted(expected, 'time')} for {workflow_id}"
 
 
+def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
+    """The history has a write under this token that was refused, as the row had reached a higher one."""
+    rows = [entry for entry in engine.history(workflow_id) if entry["event"] == "write_refused"]
+    if not rows:
+        raise CheckFailed(f"history: {workflow_id} has no entry write_refused. Play the stale worker again.")
+    found = rows[-1]
+    if found["fence_token"] != token or found["detail"]["row_token"] <= token:
+        raise wrong("history", f"{workflow_id}/{found['n']}", "fence_token", found["fence_token"], token)
+    return f"a write under token {token} was refused: the row holds token {found['detail']['row_token']}"
+
+
+def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:
+    """Each of these steps has a checkpoint with a result in it."""
+    found = {step["step_id"]: step["value"] for step in _workflow(engine, workflow_id)["steps"]}
+    for step in steps:
+        if step not in found:
+            raise CheckFailed(f"steps: there is no row '{workflow_id}/{step}'. Run the cells above, then this one.")
+        if found[step] is None:
+            raise wrong(
+                "steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked, and never computed."
+            )
+    return f"a result is recorded for {', '.join(steps)}"
+
+
 def tokens(engine: Engine, workflow_id: str) -> str:
     """Every checkpoint was written under a token that the row had reached, and never under an older one than before."""
     row, highest = _workflow(engine, workflow_id), 0

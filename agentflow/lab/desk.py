@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
 from ..errors import AgentFlowError
 from .outline import Exercise, Outline
 from .record import PATIENCE, Kept, Record
@@ -85,8 +83,9 @@ class Desk:
         try:
             record = self._opened()
             found = ask(record)
-        except (AgentFlowError, DBAPIError, OSError) as error:
-            self.trouble = f"Nothing is kept now, and you can go on. {error}"
+        except Exception as error:  # whatever is wrong with the record: the lesson goes on
+            said = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
+            self.trouble = f"Nothing is kept now, and you can go on. {said}"
             if record:
                 record.engine.database.patience = 0.0
             return None

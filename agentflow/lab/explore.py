@@ -19,6 +19,7 @@ from ..errors import AgentFlowError, Suspend
 from ..front import Engine, find_database
 from ..model import Policy
 from ..run import DurableRunner, StepStore
+from .broken import engine_class
 from .crew import weakened
 from .explore_graph import DEAD, Bounds, Fall, Graph, Rules
 from .explore_history import walked
@@ -46,18 +47,24 @@ def explore(
     forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
+    schema: str | None = None,
 ) -> Exploration:  # fmt: skip
     """Every schedule within the bounds was tried, or the report says which bound was hit; what fell, and how shortly.
 
     `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
-    Everything happens in a schema of its own, dropped afterwards. `moves` bounds the length of a schedule, `time_limit`
-    (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what only loses authority is noted on the way),
-    `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong, BadSchedule for an unknown workflow.
+    Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
+    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what
+    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
+    wrong, BadSchedule for an unknown workflow.
     """
-    setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
+    kind, guards = _kind_of(engine)
+    setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
-    with own_schema(_where(engine), new_name("explore")) as database, _explored(engine, database, setting) as made:
+    with (
+        own_schema(_where(engine), schema or new_name("explore")) as database,
+        _explored(kind, engine, database, setting) as made,
+    ):
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             graph = _prepared(bench, made, setting, bounds, workers)
@@ -71,6 +78,13 @@ def explore(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
         time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
     )  # fmt: skip
+
+
+def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
+    """The engine's class, and the guards that it lacks: those of a class made by engine_class() belong to the setting."""
+    kind = type(engine) if isinstance(engine, Engine) else engine or Engine
+    guards: tuple[str, ...] = getattr(kind, "without", ())
+    return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
 
 
 def _where(engine: Engine | type[Engine] | None) -> str:
@@ -176,10 +190,11 @@ def _idle(rules: Rules, place: int) -> bool:
 
 
 @contextmanager
-def _explored(engine: Engine | type[Engine] | None, database: Database, setting: Setting) -> Iterator[Engine]:
-    """An engine of the same class on the explorer's schema, whose leases and back-offs end only by a move."""
+def _explored(
+    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting
+) -> Iterator[Engine]:
+    """An engine of the class on the explorer's schema, whose leases and back-offs end only by a move."""
     given = engine if isinstance(engine, Engine) else None
-    kind = type(given) if given else engine if isinstance(engine, type) else Engine
     policy = replace(
         given.policy if given else Policy(), lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS,
         max_delay=LEASE_SECONDS, unknown_outcome=setting.retry,

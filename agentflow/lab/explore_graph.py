@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from .explore_moves import Happened, World
 from .explore_worker import Place, WrongCode
-from .invariants import Guilty, Invariant, Row
+from .invariants import Guilty, Invariant
+from .rows import Row
 from .schedule import LANES, Move, deliver
 
 DEAD = -1

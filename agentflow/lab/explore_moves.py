@@ -25,14 +25,13 @@ from .invariants import (
     Guilty,
     Invariant,
     Mover,
-    Row,
-    Rows,
     Transition,
     broken,
 )
 from .laboratory import LEASE_SECONDS
 from .moves import named
 from .playbook import workflows_for
+from .rows import Row, Rows
 from .schedule import Move, Setting, deliver
 
 GONE = "gone.1"
@@ -51,7 +50,10 @@ class Happened:
 
 
 class World:
-    """Rows and workers of one setting, and what each move does to them. `payloads` are what each event may bring."""
+    """Rows and workers of one setting, and what each move does to them.
+
+    `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
+    """
 
     def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any]) -> None:
         self.bench, self.setting, self.player = bench, setting, Player(engine)

@@ -146,7 +146,8 @@ class Exploration:
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
         rows = "".join(
-            f"<tr><td>{one.kind}</td><td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
+            f'<tr><td style="white-space:nowrap">{one.kind}</td>'
+            f"<td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
             f"<td>{html.escape(one.guilty)}</td></tr>"
             for one in self.findings
         )

@@ -27,7 +27,7 @@ from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway
 from ..statements import Statement
 from ..trouble import named
-from .invariants import Row, Rows, rows_from, rows_sql
+from .rows import Row, Rows, rows_from, rows_sql
 
 Answer = list[dict[str, Any]] | AgentFlowError
 

@@ -54,6 +54,12 @@ def let_go(kind: str, name: str) -> None:
         old.close()
 
 
+def let_go_of_all() -> None:
+    """Nothing is open any more; engines are closed last, since others use them."""
+    for kind, name in sorted(_open, key=lambda one: one[0] in ("engine", "record")):
+        let_go(kind, name)
+
+
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
 

@@ -42,6 +42,11 @@ def exercise(run: Any, told: Mapping[str, Any]) -> Any:
     return run.wait_for_event(SOLVED, SOLVED)
 
 
+def notes(run: Any, told: Mapping[str, Any]) -> Any:
+    """The workflow of a list that anybody may add to: each note is an event, and it is never closed."""
+    return run.wait_for_event(PASSED, PASSED)
+
+
 @dataclass(frozen=True)
 class Kept:
     """One workflow of the course, an attempt or an exercise: its id and the events that came, by name."""
@@ -118,6 +123,12 @@ class Record:
         """The event is kept for this exercise; what is kept now."""
         return self.keep(self.exercise(outline, chosen).id, event, True)
 
+    def note(self, name: str, event: str, payload: Any) -> Kept:
+        """The note is in the list of this name, unless one under the same `event` came first; what is kept now."""
+        if not self._exists(name):
+            self.engine.create_workflow({}, name="notes", workflow_id=name)
+        return self.keep(name, event, payload)
+
     def read(self, name: str) -> Kept:
         """What is kept under this id; nothing came yet, if nobody began it."""
         row = self.engine.get_workflow(name)
@@ -151,4 +162,4 @@ def open_record(schema: str | None = None) -> Record:
     chosen = schema or os.environ.get("AGENTFLOW_COURSE") or SCHEMA
     database = find_database(chosen, patience=PATIENCE)
     migrate(database, course=True)
-    return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise}))
+    return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise, "notes": notes}))

@@ -45,6 +45,13 @@ if (room && !room.dataset.ready) {
     }, 120);
   });
   room.addEventListener('keydown', (event) => {
+    if (event.key !== 'Enter' || !event.target.matches('.af-schedule input')) return;
+    event.preventDefault();  // the line first, then Run: the widget's own message of Enter may overtake the line
+    event.stopPropagation();
+    event.target.dispatchEvent(new Event('change', {bubbles: true}));
+    room.querySelector('.af-run').click();
+  }, {capture: true});
+  room.addEventListener('keydown', (event) => {
     const mark = event.target.closest && event.target.closest('.af-tl .ev');
     if (!mark) return;
     const all = marks(), at = all.indexOf(mark);

@@ -9,6 +9,7 @@ button does (`stage`) and what is on screen (`room_view`). Every button calls a 
 from __future__ import annotations
 
 import html
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import display
 
 from ..errors import AgentFlowError
 from ..front import Engine
@@ -45,7 +47,10 @@ class ControlRoom(Stage):
     ) -> None:  # fmt: skip
         super().__init__(engine, setting, **options)
         self.quiet_seconds = quiet_seconds
-        self._busy, self._drawing, self._ended = threading.Lock(), threading.RLock(), threading.Event()
+        self._drawing, self._ended = threading.RLock(), threading.Event()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], str] | None] = queue.SimpleQueue()
+        self._hand: threading.Thread | None = None
+        self._waiting, self._since = 0, 0.0
         self._ours = threading.local()
         self._clicked: dict[str, float] = {}
         self._ignored = 0
@@ -57,9 +62,12 @@ class ControlRoom(Stage):
     def close(self) -> None:
         """No thread, process, connection or widget of the room is left. Raises LaneError if a step does not return."""
         self._ended.set()
+        self._queue.put(None)
         try:
             super().close()
         finally:
+            if self._hand and self._hand is not threading.current_thread():
+                self._hand.join(self.stepper.patience)
             for widget in self._made():
                 for part in (widget, widget.layout, getattr(widget, "style", None)):
                     if part is not None:
@@ -68,20 +76,41 @@ class ControlRoom(Stage):
     # -- clicks ------------------------------------------------------------------------------------------------------
 
     def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
-        """The move is under way in a thread of its own; while one is already, or after half a double click, a word."""
+        """The move is made as soon as those before it have ended.
+
+        Half a double click is ignored and counted, and so is a click while a move takes its time.
+        """
         now = time.monotonic()
         quiet = 0.0 if key.startswith(_QUICK) else self.quiet_seconds
         double = now - self._clicked.get(key, float("-inf")) < quiet
         if self.closed:
             return
-        if double or not self._busy.acquire(blocking=False):
-            self._ignored += 1
-            self._draw_say()
+        if double or (self.busy and now - self._since > BUSY_SECONDS):
+            with self._drawing:
+                self._ignored += 1
+                self._draw()
             return
-        self._clicked[key], self._ignored = now, 0
-        threading.Thread(target=self._run, args=(move, lane), name=f"room-{key}", daemon=True).start()
+        if not self.busy:
+            self._ignored = 0
+        self._clicked[key], self._waiting = now, self._waiting + 1
+        self._queue.put((move, lane))
+        if self._hand is None:
+            self._hand = threading.Thread(target=self._work, name="room-hand", daemon=True)
+            self._hand.start()
 
-    def _run(self, move: Callable[[], Any], lane: str) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether a click's move is under way or waits."""
+        return self._waiting > 0
+
+    def _work(self) -> None:
+        """The clicks' moves, one after the other, until the room is closed."""
+        while (told := self._queue.get()) is not None:
+            self._since = time.monotonic()
+            self._make(*told)
+            self._waiting -= 1
+
+    def _make(self, move: Callable[[], Any], lane: str) -> None:
         slow = threading.Timer(BUSY_SECONDS, self._show_busy, [lane])
         slow.daemon = True
         slow.start()
@@ -90,18 +119,18 @@ class ControlRoom(Stage):
         except Exception as error:
             if self.trouble is None:  # the stage has put its own errors into words; this went wrong while drawing
                 self.trouble = in_words(error)
-                self._draw_say()
+                self._draw()
         finally:
             slow.cancel()
-            self._busy.release()
-            if self._busy_lane:
-                self._busy_lane = ""
-                self._changed()
+            with self._drawing:
+                if self._busy_lane:
+                    self._busy_lane = ""
+                    self._draw()
 
     def _show_busy(self, lane: str) -> None:
         """A move that takes its time: the lane's line says so, and its buttons rest."""
         with self._drawing:
-            if lane and self._busy.locked() and not self.closed:
+            if lane and self.busy and not self.closed:
                 self._busy_lane = lane
                 self._draw_lane(next(one for one in self.frame.lanes if one.name == lane))
 
@@ -112,12 +141,11 @@ class ControlRoom(Stage):
             while self.away and not self._ended.wait(RETRY_SECONDS):
                 with suppress(AgentFlowError):
                     self.stepper.engine.database.check()
-                    if self.away and self._busy.acquire(blocking=False):
+                    if self.away and not self.busy:
                         self.away, self.trouble, self.remark = False, None, ""
                         self.said = "PostgreSQL answers again. The next move goes on from the rows below."
-                        self._busy.release()
             self._retrying = False
-            self._changed()
+            self._draw()
 
         if not self._retrying and not self._ended.is_set():
             self._retrying = True
@@ -197,21 +225,22 @@ class ControlRoom(Stage):
         return _row([*left, _html("af-sp"), *right], "af-controls")
 
     def _schedule(self) -> widgets.HBox:
-        self._line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*")
+        self._line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
         self._line.add_class("af-schedule")
-        self._line.on_msg(lambda _, content, __: self._entered(content))
         copy = self._button("Copy", self.copy, "Put the line into the clipboard", 56)
         copy.add_class("af-copy")
         self._preset = self._dropdown("preset", (CHOOSE, *PRESETS), self._chosen, 230)
         self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
+        run.add_class("af-run")  # the page presses it when Enter is pressed in the field
         return _row([self._line, copy, run, self._preset, self._which, self._kind], "af-plan")
 
     def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
         text = key.removesuffix(f" {lane}") if lane else key
         button = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width=f"{width}px"))
-        button.on_click(lambda _: self._click(key, move, lane))
+        # running another line is no double click
+        button.on_click(lambda _: self._click(f"Run {self._line.value}" if key == "Run" else key, move, lane))
         self._buttons[key] = button
         return button
 
@@ -220,7 +249,7 @@ class ControlRoom(Stage):
 
         def chosen(change: Any) -> None:
             if not getattr(self._ours, "drawing", False):
-                self._click(f"choose {label}", lambda: act(change.new))
+                self._click(f"choose {change.new}", lambda: act(change.new))
 
         dropdown.observe(chosen, "value")
         dropdown.add_class(f"af-{label.replace(' ', '-')}")
@@ -240,10 +269,6 @@ class ControlRoom(Stage):
     def _typed(self, entry: int) -> None:
         if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
             self._click("Forward to", lambda: self.show(entry))
-
-    def _entered(self, content: Mapping[str, Any]) -> None:
-        if content.get("event") == "submit":
-            self._click("Run", lambda: self.run(self._line.value))
 
     def _chosen(self, name: str) -> None:
         if name in PRESETS:
@@ -265,10 +290,13 @@ class ControlRoom(Stage):
                 self._ours.drawing = False
 
     def _changed(self) -> None:
+        if not self.busy:  # a cell's move: a click has done this already
+            self._ignored = 0
+        self._draw()
+
+    def _draw(self) -> None:
         if self.closed:
             return
-        if not self._busy.locked():  # a cell's move: a click has done this already
-            self._ignored = 0
         with self._drawn():
             scene = self.scene()
             at = scene.entry or scene.length
@@ -277,17 +305,13 @@ class ControlRoom(Stage):
                 self._draw_lane(lane)
             self._panes.value, self._head.value = room_view.panes(scene), room_view.head(scene)
             self._say.value = room_view.say(scene, self._ignored)
-            self._twin.value = room_view.history(scene)
             self._draw_controls(scene)
             self._draw_schedule(scene)
             for name, (box, _) in self._lanes.items():
                 box.layout.display = "" if name in [lane.name for lane in scene.lanes] else "none"
+            self._twin.value = room_view.history(scene)  # the last: what it names is on screen
         if self.away:
             self._retry()
-
-    def _draw_say(self) -> None:
-        with self._drawn():
-            self._say.value = room_view.say(self.scene(), self._ignored)
 
     def _draw_lane(self, lane: LaneView) -> None:
         busy = self._busy_lane == lane.name
@@ -346,6 +370,17 @@ class ControlRoom(Stage):
 
     def __repr__(self) -> str:
         return room_view.text(self.scene(live=False))
+
+    def _ipython_display_(self) -> None:
+        """The picture and, below it, the live widget; in JupyterLab the room's style shows one of the two.
+
+        In one output JupyterLab would prefer the widget, and on a page without its kernel show an error instead.
+        """
+        bundle = dict(self._repr_mimebundle_())
+        live = {kind: bundle.pop(kind) for kind in list(bundle) if not kind.startswith("text/")}
+        display(bundle, raw=True)  # type: ignore[no-untyped-call]
+        if live:
+            display({**live, "text/plain": room_view.NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         """The live widget, and beside it the same as a static picture and as text."""

@@ -149,7 +149,10 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
         right = max(xs.values(), default=0) + 33 if last else GUTTER
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
-        edge = max([right, *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN])
+        late = last - first > 1 and told.marks[last - 2].reply == "lost"  # its words reach beyond the last column
+        edge = max(
+            [right + (26 if late else 0), *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN]
+        )
         made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans))
     return made
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from ..front import Engine
 from .explore import explore
 from .explore_report import Exploration
+from .look import Table
 
 Said = Literal["harm", "authority", "redundant"]
 
@@ -28,8 +29,8 @@ Said = Literal["harm", "authority", "redundant"]
 class Verdict:
     """One exploration and what came of it: `said`, the invariant that fell and the moves of the shortest schedule.
 
-    `without` are the guards (or the mistakes) of broken.BROKEN, `options` what explore() is told besides. `hours` is no
-    time: `long` says that exhausting it takes more than a few seconds. `because` is the reason in a sentence.
+    `without` are the guards (or the mistakes) of broken.BROKEN, `options` what explore() is told besides. `long` says that
+    exhausting it takes more than a few seconds. `because` is the reason in a sentence.
     """
 
     without: tuple[str, ...]
@@ -40,9 +41,13 @@ class Verdict:
     options: dict[str, Any] = field(default_factory=dict)
     long: bool = False
 
+    @property
+    def assumption(self) -> str:
+        """What explore() is told besides, as `name=value`."""
+        return " ".join(f"{name}={value}" for name, value in self.options.items())
+
     def __str__(self) -> str:
-        told = " ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{','.join(self.without) or 'all guards'}{' ' + told if told else ''}: {self.said}"
+        return f"{' '.join([','.join(self.without) or 'all guards', self.assumption]).strip()}: {self.said}"
 
     def explored(self, engine: Engine | None = None, **options: Any) -> Exploration:
         """The exploration of this line, made now; options as for explore()."""
@@ -186,3 +191,17 @@ VERDICTS: tuple[Verdict, ...] = (
 )  # fmt: skip
 """Every set of guards that was explored, by default within explore()'s bounds: two workers, two crashes, two expiries, one
 lost reply."""
+
+
+def table(said: Said | None = None) -> Table:
+    """The verdicts (all, or those of one kind) as a table: guards left out, assumption, what came of it, and why."""
+    rows = [
+        {
+            "without": ", ".join(one.without) or "nothing", "assumption": one.assumption,
+            "verdict": f"{one.said}: {one.invariant}" if one.invariant else one.said, "shortest schedule": one.moves,
+            "because": one.because,
+        }
+        for one in VERDICTS
+        if said in (None, one.said)
+    ]  # fmt: skip
+    return Table(rows, "which guard matters")

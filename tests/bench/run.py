@@ -1,4 +1,5 @@
-"""`make bench`: every speed that the project promises, as ratios of things that ran side by side in this one run.
+"""`make bench`: every speed that the project promises: ratios of things that ran side by side in this one run, and what a
+person waits for, in seconds.
 
 Rounds are interleaved (A B C, C B A, ...) and the median of the rounds' ratios counts, because a busy machine is busy
 for both. Writes the table between the markers of docs/benchmarks.md; the prose around it stays. Exit code 1 if a bound
@@ -21,6 +22,7 @@ from agentflow import Database, Engine
 
 from .contestants import REQUEST, Contestant
 from .counts import count_ours, count_tutorial
+from .laboratory import explored, measured
 from .pgbench import PgBench
 from .place import Place
 from .single import claim_ratio, latency_ratio
@@ -60,9 +62,11 @@ class Size:
     claim_rounds: int = 5
     latency: int = 25
     latency_rounds: int = 6
+    lab_rounds: int = 9
+    explores: bool = True
 
 
-QUICK = Size(1, 8, 16, 5, 2_000, 200, 40, 1, 3, 1)
+QUICK = Size(1, 8, 16, 5, 2_000, 200, 40, 1, 3, 1, 1, False)
 
 
 def engines(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[Result], list[str]]:
@@ -148,12 +152,17 @@ def measure(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
     results.append(
         Result("submit to completed by a worker waiting in another process, over inline", waited, "at most", 2)
     )
+    results += [Result(what, value, "at most", most) for what, value, most in measured(place, size.lab_rounds, say)]
+    if size.explores:
+        found, covered = explored(say)
+        results += [Result(what, value, "at most", most) for what, value, most in found]
+        notes += covered
     return results, notes
 
 
 def table(results: list[Result], notes: list[str], facts: str, command: str) -> str:
     """The generated part of the document."""
-    lines = [f"Measured with `{command}` on: {facts}.", "", "| what | ratio | bound | met |", "|---|--:|--:|---|"]
+    lines = [f"Measured with `{command}` on: {facts}.", "", "| what | value | bound | met |", "|---|--:|--:|---|"]
     lines += [
         f"| {r.what} | {r.value:.2f} | {r.relation} {r.bound:g} | {'yes' if r.met else '**no**'} |" for r in results
     ]

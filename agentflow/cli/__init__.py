@@ -1,0 +1,33 @@
+"""The command `agentflow`: each command calls one function of another room and says what came of it.
+
+Exit code 0 means that all is well, 1 that it is not, 2 that the command line could not be read. An error is one
+sentence on standard error. The commands stand in `engine` and `laboratory`, what they share in `options`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sqlalchemy.exc import DBAPIError
+
+from ..errors import AgentFlowError
+from . import engine, laboratory
+from .options import app
+
+__all__ = ["app", "engine", "laboratory", "main"]
+
+
+def main() -> None:
+    """The command line was carried out; the process ends with its exit code."""
+    try:
+        app(prog_name="agentflow")
+    except AgentFlowError as error:
+        notes = " ".join(getattr(error, "__notes__", []))
+        sys.exit(f"agentflow: {error} {notes}".rstrip())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
+        said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
+        sys.exit(f"agentflow: {type(error).__name__}: {said}. Mend that, and try again.")

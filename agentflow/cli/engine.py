@@ -1,0 +1,243 @@
+"""The commands that start programs, keep schemas, and read what stands in them.
+
+What does not live here: what the commands do (`front`, `worker`, `api`, `doctor`), and how a program is started (`launch`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from .. import doctor as doctoring
+from .. import evidence, launch, server
+from ..database import Database
+from ..engine import DEFAULT_WORKFLOW
+from ..errors import AgentFlowError, NotALaboratory
+from ..front import Engine, find_database, is_embedded, open_engine
+from ..gate import LOOPBACK
+from ..log import log_event
+from ..migrations import LABORATORY, migrate, standing
+from ..model import Policy
+from ..requests import DEFAULT_COLUMN, read_requests
+from ..schema import DEFAULT_SCHEMA
+from ..worker import new_identity
+from ..workflows import WORKFLOWS
+from .options import PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
+
+BATCH = 500
+
+
+@app.command()
+def lab(
+    schema: Schema = DEFAULT_SCHEMA,
+    port: Annotated[int, typer.Option(help="The port; the next free one if it is taken.", min=1, max=65535)] = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+) -> None:
+    """Start PostgreSQL and JupyterLab on the first notebook."""
+    database = find_database(schema, patience=PATIENCE)
+    migrate(database, laboratory=True)
+    database.close()
+    folder = launch.course_folder()
+    if folder is None:
+        typer.echo(f"{launch.FIRST} was not found here or above; JupyterLab opens on this folder.", err=True)
+    typer.echo(f"Schema {schema!r} at {database.where} is ready. Ctrl-C ends JupyterLab, `agentflow stop` PostgreSQL.")
+    launch.become(launch.jupyterlab(port, browser, folder), schema)
+
+
+@app.command()
+def api(
+    schema: Schema = DEFAULT_SCHEMA,
+    port: Annotated[
+        int | None, typer.Option(help="Default: 8000, or the next free one. 0: any.", min=0, max=65535)
+    ] = None,
+    host: Annotated[str, typer.Option(help="Another address is for containers only.")] = "127.0.0.1",
+    as_json: Json = False,
+) -> None:
+    """Serve the API on 127.0.0.1, documented at /docs."""
+    from ..api import engine_of_environment, serve
+
+    engine = engine_of_environment(schema)
+    listener = launch.listen(host, port)
+    local = host in LOOPBACK
+    if not local:
+        typer.echo(f"Warning: everybody who reaches {host} can use this API; it asks for no password.", err=True)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C ends it."
+    typer.echo(json.dumps({"url": address}) if as_json else said)
+    sys.stdout.flush()
+    serve(engine, listener, hosts=LOOPBACK if local else None)
+
+
+@app.command()
+def worker(
+    schema: Schema = DEFAULT_SCHEMA,
+    name: Annotated[str, typer.Option(help="The worker's name; each start adds something new to it.")] = "worker",
+    lease: Annotated[
+        float, typer.Option(help="Seconds until others take over a lost worker's work.", min=0.1, max=86400)
+    ] = 30.0,
+    poll: Annotated[
+        float, typer.Option(help="Seconds an idle worker trusts a silent database.", min=0.05, max=3600)
+    ] = 1.0,
+    workflows: Annotated[
+        str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help="Your own workflow function, or dict of them.")
+    ] = None,
+) -> None:
+    """Run workflows until SIGTERM; logs one JSON object a line."""
+    functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("agentflow").addHandler(handler)
+    logging.getLogger("agentflow").setLevel(logging.INFO)
+    engine = Engine(find_database(schema), workflows=functions, policy=Policy(lease_seconds=lease))
+    one = engine.worker(new_identity(name), poll_seconds=poll)
+    one.stop_on_signals()
+    launch.wait_for_tables(engine.database, one.identity)
+    log_event("worker_started", worker_id=one.identity, schema=schema, workflows=sorted(functions))
+    one.run_forever()
+    log_event("worker_stopped", worker_id=one.identity)
+    engine.close()
+
+
+@app.command()
+def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+    """Say what is installed and used, and how to mend it."""
+    findings = []
+    for finding in doctoring.examine(schema):
+        findings.append(finding)
+        if not as_json:
+            typer.echo(f"ok     {finding.says}" if finding.ok else f"WRONG  {finding.says} {finding.mend}")
+    wrong = [finding.topic for finding in findings if not finding.ok]
+    if as_json:
+        print_json({"ok": not wrong, "findings": [vars(finding) for finding in findings]})
+    else:
+        typer.echo(f"To be mended: {', '.join(wrong)}." if wrong else "All is well.")
+    raise typer.Exit(bool(wrong))
+
+
+@app.command(name="migrate")
+def migrate_schema(
+    schema: Schema = DEFAULT_SCHEMA,
+    laboratory: Annotated[
+        bool, typer.Option("--laboratory", help="Mark it as a laboratory's: `reset` may empty it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Give the schema today's tables; again changes nothing."""
+    database = find_database(schema, patience=PATIENCE)
+    before = standing(database)
+    migrate(database, laboratory=laboratory or is_embedded())
+    marked = _is_laboratory(database)
+    if as_json:
+        print_json({"schema": schema, "server": database.where, "was": before, "laboratory": marked})
+    else:
+        was = "has" if before == "current" else "now has"
+        whose = f"it is {'' if marked else 'not '}a laboratory's"
+        typer.echo(f"Schema {schema!r} at {database.where} {was} today's tables; {whose}.")
+
+
+@app.command()
+def reset(
+    schema: Schema = DEFAULT_SCHEMA,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a laboratory's workflows and effects; answers stay."""
+    engine = Engine(find_database(schema, patience=PATIENCE))
+    if not _is_laboratory(engine.database):
+        raise NotALaboratory(
+            f"schema {schema!r} at {engine.database.where} is not a laboratory's. Nothing was deleted; `agentflow "
+            "migrate --laboratory` makes a new schema one."
+        )
+    found = engine.reliability_metrics()
+    what = f"{found['workflows_total']} workflows and {found['business_effects']} business effects"
+    if not yes:
+        wanted = typer.confirm(f"Delete {what} from schema {schema!r} at {engine.database.where}?", err=True)
+        if not wanted:
+            raise AgentFlowError("nothing was deleted.")
+    engine.reset_database()
+    if as_json:
+        gone = {name: found[name] for name in ("workflows_total", "business_effects")}
+        print_json({"schema": schema, "deleted": gone})
+    else:
+        typer.echo(f"{what} were deleted from schema {schema!r}; the tables are empty.")
+
+
+@app.command()
+def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+    """Stop the embedded server; what is committed stays."""
+    embedded = server.Server(server.default_home())
+    ran = embedded.is_running()
+    embedded.stop()
+    if as_json:
+        print_json({"home": str(embedded.home), "was_running": ran})
+    else:
+        typer.echo(f"The embedded server in {embedded.home} {'is stopped' if ran else 'was not running'}.")
+
+
+@app.command()
+def submit(
+    requests: Requests,
+    schema: Schema = DEFAULT_SCHEMA,
+    column: Column = DEFAULT_COLUMN,
+    workflow: Annotated[
+        str, typer.Option("--workflow", metavar="NAME", help="Which workflow runs each request.")
+    ] = DEFAULT_WORKFLOW,
+    progress: Progress = None,
+    as_json: Json = False,
+) -> None:
+    """Create a workflow for each request of a file or of stdin."""
+    engine = open_engine(schema=schema, patience=PATIENCE)
+    created, shown = 0, sys.stderr.isatty() if progress is None else progress
+    try:
+        for batch in _batches(read_requests(requests, column)):
+            created += len(engine.create_workflows(batch, name=workflow))
+            if shown:
+                typer.echo(f"\r{created:,} created", nl=False, err=True)
+    except (AgentFlowError, KeyboardInterrupt) as error:
+        note = f"The {created:,} requests before it are workflows now." if created else "Nothing was created."
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo(f"agentflow: interrupted. {note}", err=True)
+        error.add_note(note)
+        raise
+    finally:
+        if shown:
+            typer.echo(err=True)
+    if as_json:
+        print_json({"schema": schema, "workflow": workflow, "created": created})
+    else:
+        how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
+        typer.echo(f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them.")
+
+
+@app.command()
+def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+    """Write and print the reliability figures.
+
+    They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
+    """
+    figures = Engine(find_database(schema, patience=PATIENCE)).write_reliability_report()
+    if as_json:
+        print_json(figures)
+    else:
+        print_figures(figures)
+        typer.echo(f"Written to {evidence.REPORT}.")
+    doubled = figures["duplicate_business_effects"]
+    if doubled:
+        where = f"tool_ledger in schema {schema}_world shows which"
+        typer.echo(f"agentflow: {doubled} business effects are doubled; {where}.", err=True)
+    raise typer.Exit(bool(doubled))
+
+
+def _is_laboratory(database: Database) -> bool:
+    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY)
+
+
+def _batches(requests: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(requests, BATCH)):
+        yield batch

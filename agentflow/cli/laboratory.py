@@ -1,0 +1,195 @@
+"""The commands of the laboratory: workers are killed, schedules played, every one of them tried.
+
+What does not live here: what the commands do (`lab`).
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..engine import DEFAULT_WORKFLOW
+from ..errors import BadName
+from ..front import find_database
+from ..requests import DEFAULT_COLUMN, read_requests
+from .options import PATIENCE, Column, Json, Progress, Requests, app, print_figures, print_json
+
+
+@app.command()
+def soak(
+    requests: Requests,
+    column: Column = DEFAULT_COLUMN,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Worker processes.", min=1, max=64)] = 4,
+    kills: Annotated[int | None, typer.Option(help="Workers killed at seeded boundaries (default: 50).", min=0)] = None,
+    random_kills: Annotated[int, typer.Option(help="Workers killed at any microsecond, instead.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed kills at the same boundaries.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the schema, to look at its rows.")] = False,
+    progress: Progress = None,
+    as_json: Json = False,
+) -> None:
+    """Run requests on worker processes, kill workers, report."""
+    from ..lab.soak import soak as run
+
+    if kills and random_kills:
+        raise BadName("--kills and --random-kills exclude each other; give one of them.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
+    planned = (0 if random_kills else 50) if kills is None else kills
+    where = find_database("soak").url.render_as_string(hide_password=False)
+    report = run(
+        where,
+        read_requests(requests, column),
+        schema=schema,
+        workers=workers,
+        kills=planned,
+        random_kills=random_kills,
+        seed=seed,
+        keep=keep,
+        progress=progress,
+    )
+    figures = report.to_dict()
+    if as_json:
+        print_json(figures)
+    else:
+        print_figures({name: value for name, value in figures.items() if name not in {"kills", "problems"}})
+    for problem in report.problems:
+        typer.echo(f"agentflow: {problem}.", err=True)
+    raise typer.Exit(not report.ok)
+
+
+@app.command()
+def play(
+    line: Annotated[str, typer.Argument(metavar="LINE", help="The schedule, such as 'A*5 A! expire B*'.")],
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards either way.")
+    ] = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
+    ] = None,
+    lanes: Annotated[
+        Literal["thread", "process"], typer.Option("--lanes", help="What the workers are; processes are really killed.")
+    ] = "thread",
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the history here.")
+    ] = None,
+    capsule: Annotated[
+        Path | None, typer.Option("--capsule", metavar="FILE", dir_okay=False, help="Write the run's capsule here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play one schedule, print its history, draw it."""
+    from ..lab.play import play as run
+    from ..lab.play import read_line
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
+    schedule = read_line(line, workflow, without or ())
+    where = find_database("play").url.render_as_string(hide_password=False)
+    played = run(where, schedule, lanes=lanes, schema=schema)
+    if capsule:
+        played.capsule.save(capsule)
+    if svg:
+        played.capsule.draw(svg)
+    if as_json:
+        print_json(played.to_dict())
+    else:
+        typer.echo("\n".join([played.capsule.schedule, *played.capsule.lines(), ""]))
+        print_figures(played.figures)
+        typer.echo(played.capsule.outcome["sentence"])
+    for problem in played.problems:
+        typer.echo(f"agentflow: {problem}", err=True)
+    raise typer.Exit(bool(played.problems))
+
+
+@app.command()
+def atlas(
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the atlas here.")
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),
+    ] = None,
+    progress: Progress = None,
+    as_json: Json = False,
+) -> None:
+    """Kill a worker at every boundary of six engines; count effects.
+
+    The exit code is 1 if a cell is not what its engine's missing guard predicts.
+    """
+    from ..lab.atlas import atlas as run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    found = run(
+        find_database("atlas", patience=PATIENCE).url.render_as_string(hide_password=False),
+        schema=schema,
+        progress=progress,
+    )
+    if svg:
+        found.picture().save(svg)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(repr(found))
+        typer.echo(f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s.")
+    for problem in found.problems:
+        typer.echo(f"agentflow: {problem}.", err=True)
+    raise typer.Exit(not found.ok)
+
+
+@app.command()
+def explore(
+    without: Annotated[
+        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
+    ] = None,
+    crashes: Annotated[int, typer.Option(help="So many workers may be killed.", min=0, max=9)] = 2,
+    expiries: Annotated[int, typer.Option(help="So many leases may end.", min=0, max=9)] = 2,
+    lost_replies: Annotated[int, typer.Option(help="So many replies of the tool may be lost.", min=0, max=9)] = 1,
+    workflow: Annotated[
+        str, typer.Option("--workflow", metavar="NAME", help="Which workflow is run.")
+    ] = DEFAULT_WORKFLOW,
+    requests: Annotated[int, typer.Option(help="So many workflows wait.", min=1, max=2)] = 1,
+    model: Annotated[
+        Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
+    ] = "steady",
+    names: Annotated[
+        Literal["unique", "shared"], typer.Option(help="Shared: all workers have one identity.")
+    ] = "unique",
+    time_limit: Annotated[float, typer.Option(help="Seconds after which the search ends unfinished.", min=1)] = 600.0,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the first finding's history here."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards.")
+    ] = None,
+    progress: Progress = None,
+    as_json: Json = False,
+) -> None:
+    """Try every schedule of two workers within bounds.
+
+    The exit code is 1, with the shortest schedule that breaks it, if an invariant falls, or if a bound ended the search.
+    """
+    from ..lab.explore import explore as run
+    from ..lab.timeline import timeline
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    found = run(
+        without=without or (), workflow=workflow, workflows=requests, crashes=crashes, expiries=expiries,
+        lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress, schema=schema,
+    )  # fmt: skip
+    if svg and found.findings:
+        timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))
+    raise typer.Exit(not found.ok)

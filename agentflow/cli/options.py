@@ -1,0 +1,44 @@
+"""What the commands share: the application, its options, and how figures are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="AgentFlow: a laboratory for durable execution on a real PostgreSQL. It uses the embedded server, or the one "
+    "that DATABASE_URL names.",
+)
+
+Schema = Annotated[
+    str, typer.Option("--schema", metavar="NAME", envvar="AGENTFLOW_SCHEMA", help="The schema to work in.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value for programs.")]
+Requests = Annotated[
+    str, typer.Option("--requests", metavar="FILE", help="A .csv or .jsonl file, or plain lines; - is stdin.")
+]
+Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
+Progress = Annotated[
+    bool | None, typer.Option("--progress/--no-progress", help="Show progress (default: on a terminal).")
+]
+
+
+def print_json(value: Any) -> None:
+    """The value stands on standard output as indented JSON."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """The figures stand on standard output, a line each."""
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        typer.echo(f"{name:<{width}}  {'not known' if value is None else value}")

@@ -1,0 +1,219 @@
+"""The secret mission: break a weakened engine in few moves. Drawing one, and playing a line until an invariant falls.
+
+What lives here: the missions, and a line played on a laboratory of its own with all rows looked at after each move. What does
+not: the invariants (`invariants`), the shortest line that there is (`explore`), what a learner is told (`stages`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import AgentFlowError
+from ..front import Engine
+from .broken import BROKEN
+from .invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
+from .laboratory import PATIENT, keep, opened
+from .look import counted
+from .moves import Moved
+from .own_schema import new_name, own_schema
+from .playbook import PLAYABLE
+from .record import Record, open_record
+from .rows import Rows, read_rows
+from .said import Said
+from .schedule import LANES, Move, Schedule, Setting, deliver, parse
+from .stepper import Stepper
+
+ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Mission:
+    """An engine to be broken: what it lacks, the line that the class begins with, and how many moves the shortest has."""
+
+    setting: Setting
+    begin: str
+    begin_moves: int
+    shortest: int
+
+    @property
+    def name(self) -> str:
+        """What the engine lacks, or does instead."""
+        return ",".join(self.setting.without)
+
+    def __repr__(self) -> str:
+        forgets = " ".join(BROKEN[one].forgets for one in self.setting.without)
+        return f"The engine without {self.name}. {forgets}"
+
+
+def _mission(setting: str, begin: str, begin_moves: int, shortest: int) -> Mission:
+    return Mission(parse(setting).setting, begin, begin_moves, shortest)
+
+
+MISSIONS = (
+    _mission("without=idempotency_key", "A*5 A! expire B*", 9, 8),
+    _mission("without=acknowledge_after_tool", "A*5 A! expire B*", 9, 7),
+    _mission("without=checkpoint_after_step", "A*3 A! expire B*", 7, 3),
+    _mission("without=name_is_owner names=shared", "A*2 expire B A B*", 7, 6),
+    _mission("without=lease_never_expires", "A*5 A! expire B*", 8, 2),
+)
+"""What may be drawn. The figures of each are held by a test, which plays the line and asks the explorer."""
+
+
+def draw(seed: int) -> Mission:
+    """The mission of this seed: the same number gives the same one to everybody."""
+    return random.Random(seed).choice(MISSIONS)
+
+
+# -- playing a line ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Broke:
+    """What a line came to: after how many moves which sentence fell, by which row. No sentence: the engine held."""
+
+    moves: int
+    sentence: str = ""
+    guilty: str = ""
+    ended: str = ""
+
+
+class _Fell(Exception):
+    """An invariant of harm does not hold any more."""
+
+
+class _Watch:
+    """Looks at all rows after each transaction or fault."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper, self.rows, self.moves = stepper, Rows(), 0
+        self.sentence = self.guilty = ""
+
+    def __call__(self, moved: Moved) -> None:
+        before, self.rows = self.rows, read_rows(self.stepper.engine)
+        passed = moved.passed
+        self.moves += not (passed and passed.transaction == "create")
+        ended = moved.ended if passed and passed.transaction == "complete" else None
+        mover = Mover(passed.worker, passed.token, passed.workflow, passed.transaction, ended) if passed else Mover()
+        self.judge(Transition(before, self.rows, mover))
+
+    def judge(self, transition: Transition) -> None:
+        """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
+        for invariant, guilty in broken(transition):
+            if invariant.kind == "harm":
+                self.sentence, self.guilty = invariant.sentence, str(guilty)
+                raise _Fell
+
+
+def broken_by(url: str, schedule: Schedule) -> Broke:
+    """What the line came to on a laboratory of its own, which is gone.
+
+    After its last move a fresh worker does all it can; what it cannot finish is stuck, and then every move counts. Raises
+    AgentFlowError for a line that cannot be played.
+    """
+    with own_schema(url, new_name("mission")) as database:
+        engine = Engine(database, policy=PATIENT)
+        try:
+            with Stepper(engine) as stepper:
+                return _played(stepper, schedule)
+        finally:
+            engine.close()
+
+
+def _played(stepper: Stepper, schedule: Schedule) -> Broke:
+    watch = _Watch(stepper)
+    stepper.reset(schedule.setting)
+    stepper.watch = watch
+    try:
+        for move in schedule.moves:
+            stepper.move(move)
+    except _Fell:
+        return Broke(watch.moves, watch.sentence, watch.guilty)
+    ended = _standing(watch.rows)
+    try:
+        _finish(stepper, watch)
+    except _Fell:
+        return Broke(watch.moves, watch.sentence, watch.guilty)
+    return Broke(watch.moves, ended=ended)
+
+
+def _finish(stepper: Stepper, watch: _Watch) -> None:
+    """All that a fresh worker can do was done. Raises _Fell if a workflow is stuck; other harm would need these moves."""
+    stepper.watch = None
+    spare = min(set(LANES) - {move.lane for move in stepper.moves}, default="D")
+    rows = watch.rows
+    for _ in range(ROUNDS):
+        unfinished = [row for row in rows.workflows if row["status"] in ("ready", "waiting")]
+        if not unfinished:
+            break
+        for row in unfinished:
+            _help(stepper, row)
+        stepper.move(Move("go", spare, None))
+        rows = read_rows(stepper.engine)
+    watch.judge(Transition(rows, rows, Mover(transaction=ALL_THAT_A_WORKER_CAN_DO)))
+
+
+def _help(stepper: Stepper, row: Any) -> None:
+    """What has to come from outside before a worker can go on has come."""
+    number = int(row["id"].rpartition("-")[2]) if stepper.setting.requests > 1 else None
+    if row["status"] == "waiting":
+        for event in PLAYABLE[stepper.setting.workflow].events:
+            stepper.move(deliver(event, True, number))
+    elif row["lease"] == "live":
+        stepper.move(Move("expire", request=number))
+    elif row["lease_owner"] is None and not row["due"]:
+        stepper.move(Move("due", request=number))
+
+
+def _standing(rows: Rows) -> str:
+    """How the workflows stand, in words."""
+    said = []
+    for row in rows.workflows:
+        effects = rows.of("effects", row["id"])
+        calls = sum(effect["attempts"] for effect in effects)
+        said.append(f"{row['id']} is {row['state']}, attempts {calls}, effects {len(effects)}")
+    return "; ".join(said) or "nothing was played"
+
+
+# -- the class record --------------------------------------------------------------------------------------------------
+
+
+def class_record(mission: Mission) -> Said:
+    """The shortest line that anybody of this class has found for the mission, kept in the course's own schema."""
+    moves, line, trouble = record_of(mission)
+    return Said([f"The class record for this engine is {counted(moves, 'move')}: {line}", *([trouble] if trouble else [])])
+
+
+def record_of(mission: Mission) -> tuple[int, str, str]:
+    """The record's moves and its line, and a sentence if it cannot be read."""
+    best = mission.begin_moves, mission.begin
+    try:
+        kept = _record().read(_where(mission)).events
+    except AgentFlowError as error:
+        return *best, f"Nobody's record can be read now, so this is the one to begin with. {error}"
+    found = [(int(moves), line) for moves, line in kept.items()]
+    return *min([best, *found], key=lambda one: one[0]), ""
+
+
+def keep_record(mission: Mission, moves: int, line: str) -> str:
+    """The line is kept; who was first with so many moves stays. A sentence if it could not be kept, or nothing."""
+    try:
+        _record().note(_where(mission), str(moves), line)
+    except AgentFlowError as error:
+        return f" It could not be kept. {error}"
+    return ""
+
+
+def _where(mission: Mission) -> str:
+    return f"class record/{mission.name}"
+
+
+def _record() -> Record:
+    """The course's record, opened once. Raises AgentFlowError."""
+    found = opened("course", "record")
+    if isinstance(found, Record):
+        return found
+    record = open_record()
+    keep("course", "record", record)
+    return record

@@ -1,0 +1,139 @@
+"""10: what the last notebook asks, and how its exercise is judged: by playing the learner's line and reading all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...errors import AgentFlowError
+from ...front import Engine
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..look import counted, shown
+from ..mission import Broke, Mission, broken_by, keep_record, record_of
+from ..outline import Exercise, Option, Outline, Question
+from ..schedule import Schedule, Setting, parse
+
+
+def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
+    """`line()` breaks the mission's engine and not the real one, in fewer moves than the class record. Raises CheckFailed."""
+    schedule = _schedule(line, mission)
+    url = engine.database.url.render_as_string(hide_password=False)
+    broke = _played(url, schedule)
+    if not broke.sentence:
+        raise CheckFailed(
+            f"The engine without {mission.name} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
+            "harmed. What would this guard have stopped? Make just that happen."
+        )
+    _only_the_guard(url, schedule)
+    record, whose, _ = record_of(mission)
+    told = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
+    if broke.moves >= record and broke.moves > mission.shortest:
+        raise CheckFailed(
+            f"Broken, but not in fewer moves. {told} The class record is {counted(record, 'move')} ({whose}). Which of your "
+            "moves does the harm not need?"
+        )
+    kept = keep_record(mission, broke.moves, str(Schedule(moves=schedule.moves)))
+    if broke.moves < record:
+        return f"Solved: the class record was {record}, and is yours now with {broke.moves}.{kept} {told}"
+    return f"Solved: as short as the class record, and nobody can do it in fewer.{kept} {told}"
+
+
+def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
+    """The learner's moves on the mission's engine. Raises CheckFailed for anything that is no line of moves."""
+    said = asked("when asked for its line", line)
+    if said is None:
+        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
+    if not isinstance(said, str):
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
+    try:
+        schedule = parse(said)
+    except AgentFlowError as error:
+        raise CheckFailed(str(error)) from None
+    if schedule.setting not in (Setting(), mission.setting):
+        raise CheckFailed(f"The mission brings its engine ({mission.setting}). Write moves only, such as 'A* B*'.")
+    return replace(schedule, setting=mission.setting)
+
+
+def _played(url: str, schedule: Schedule) -> Broke:
+    try:
+        return broken_by(url, schedule)
+    except AgentFlowError as error:
+        raise CheckFailed(str(error)) from None
+
+
+def _only_the_guard(url: str, schedule: Schedule) -> None:
+    """The real engine holds against the same moves. Raises CheckFailed if it does not: then the guard is not to blame."""
+    try:
+        real = broken_by(url, replace(schedule, setting=replace(schedule.setting, without=())))
+    except AgentFlowError:
+        return  # a move that the real engine does not allow cannot break it
+    if real.sentence:
+        raise CheckFailed(
+            f"The real engine breaks on this line too, after {counted(real.moves, 'move')}: {real.guilty}. The guard is not "
+            "to blame. Leave `forget` out: how long a tool remembers is the tool's promise."
+        )
+
+
+STAGE = Outline(
+    name="10-secret-mission",
+    title="Secret mission",
+    goal="Race two recovery workers through the acknowledgment gap, then break an engine in fewer moves than anybody.",
+    minutes=15,
+    questions=(
+        Question(
+            "two-recoverers",
+            "A died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many effects?",
+            (
+                Option(
+                    "both, two effects",
+                    "that two workers can hold one workflow: a claim locks the row, and the other passes it over",
+                ),
+                Option(
+                    "both, one effect",
+                    "that only the effect is protected: completing is guarded too, and is reported by who did it",
+                ),
+                Option(
+                    "one, two effects",
+                    "that the winner's call is a new one: it carries the key of the intent, which the tool knows",
+                ),
+                Option("one, one effect"),
+            ),
+            "One claim wins, and the winner's call repeats an effect that is there already.",
+        ),
+        Question(
+            "late-acknowledgment",
+            "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges. What happens?",
+            (
+                Option(
+                    "it is accepted: it is true",
+                    "that truth gives the right to write: only the newest claim may write, whatever it says",
+                ),
+                Option("it is refused, and nothing changes"),
+                Option(
+                    "it waits for A's lock",
+                    "that a lease is a lock: it is a column, and nobody is blocked by it",
+                ),
+                Option(
+                    "the effect is doubled",
+                    "that an acknowledgment acts: it only writes down an answer",
+                ),
+            ),
+            "B's token is older than the row's. B learns that it has lost the lease, and stops.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "break_it",
+            (
+                "Say what the missing guard did: whom did it stop, and when? Your line must bring somebody to that place.",
+                "Is the crash needed? A worker that is merely slow has not gone away: expire ends its lease while it lives.",
+                "A* plays on after the harm is done. Count transactions (A*5) and stop at the one that harms.",
+            ),
+            break_it,
+        ),
+    ),
+)
