@@ -374,7 +374,7 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
 
 def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
     browser: Browser,
-    saved: tuple[Shown, Lab],  # noqa: F811
+    saved: tuple[Shown, Lab],
 ) -> None:
     shown, lab = saved  # noqa: F811
     shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
