@@ -150,7 +150,8 @@ def contrast_and_names(page: Page) -> list[str]:
     found: list[str] = page.evaluate(
         """async () => { document.body.style.overflow = 'visible';
             const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations']});
-            return violations.flatMap(v => v.nodes.map(n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
+            return violations.flatMap(v => v.nodes.map(
+                n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
     )
     return found
 
@@ -375,8 +376,8 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
 
 
 def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
-    browser: Browser,
-    saved: tuple[Shown, Lab],  # noqa: F811
+    browser: Browser,  # noqa: F811
+    saved: tuple[Shown, Lab],
 ) -> None:
     shown, lab = saved  # noqa: F811
     shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
