@@ -12,6 +12,7 @@ import pytest
 
 from agentflow import Database, Engine, migrate
 from agentflow.errors import BadSchedule, LaneError
+from agentflow.lab import clicks
 from agentflow.lab import room as rooms
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.playbook import PRESETS
@@ -191,7 +192,7 @@ def test_five_quick_clicks_make_one_move(
         idle(room)
         assert len(moves) == 1
         assert "Too fast: 4 clicks were ignored." in said(room)
-        room.quiet_seconds = 0
+        room._clicks.quiet_seconds = 0
         click(room, "Step B")
         assert "Too fast" not in said(room)
     finally:
@@ -223,7 +224,7 @@ def test_a_click_while_another_move_is_under_way_returns_at_once_and_says_so(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
-    monkeypatch.setattr(rooms, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(clicks, "BUSY_SECONDS", 0.01)
     engine.policy, engine.workflows = PATIENT, {"slow": slow_workflow(gate, entered)}
     room = ControlRoom(engine, quiet_seconds=0, patience=60)
     try:
