@@ -16,7 +16,6 @@ from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.look import query
 from agentflow.lab.stepper import Stepper
-from tests import solutions
 from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
 
 

@@ -89,7 +89,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module", params=THEMES, ids=[name for name, _ in THEMES])
-def shown(request: pytest.FixtureRequest, browser: Browser, lab: Lab) -> Iterator[Shown]:  # noqa: F811
+def shown(request: pytest.FixtureRequest, browser: Browser, lab: Lab) -> Iterator[Shown]:
     """A room in each theme, on an empty laboratory."""
     name, theme = request.param
     write_notebook(lab, f"{name}.ipynb", FIRST.format(f"room_{name}"), SECOND, "1", "2")
@@ -172,7 +172,7 @@ def test_every_famous_history_can_be_played_by_clicking(clean: Shown, name: str)
     assert parse(by_hand).setting == schedule.setting
 
 
-def test_the_acknowledgment_gap_is_recovered_by_one_click_and_the_rows_agree(clean: Shown, own_url: str) -> None:  # noqa: F811
+def test_the_acknowledgment_gap_is_recovered_by_one_click_and_the_rows_agree(clean: Shown, own_url: str) -> None:
     play_by_clicking(clean, parse("A*5 A!"))
     expect(clean.room).to_contain_text("≠")
     clean.click("Recover", "A")
@@ -345,7 +345,7 @@ def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:
 
 
 @pytest.fixture
-def saved(browser: Browser, lab: Lab) -> Iterator[tuple[Shown, Lab]]:  # noqa: F811
+def saved(browser: Browser, lab: Lab) -> Iterator[tuple[Shown, Lab]]:
     """A room that was driven into the gap, on a saved page, shown by two cells."""
     write_notebook(lab, "saved.ipynb", FIRST.format("room_saved"), SECOND, "room.run('A*5 A!'); room")
     page = browser.new_page(viewport={"width": 1400, "height": 1500})
@@ -376,10 +376,10 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
 
 
 def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
-    browser: Browser,  # noqa: F811
+    browser: Browser,
     saved: tuple[Shown, Lab],
 ) -> None:
-    shown, lab = saved  # noqa: F811
+    shown, lab = saved
     shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     page = browser.new_page(viewport={"width": 1400, "height": 1500})
     try:

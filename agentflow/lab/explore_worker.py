@@ -241,9 +241,15 @@ def watched(player: Player, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
-    """uuid4() gives the same values each time a program is played from its beginning, and others under another claim."""
-    real, calls = uuid.uuid4, iter(range(1, 1_000_000))
-    uuid.uuid4 = lambda: uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
+    """uuid4() gives this thread the same values each time a program is played, and others under another claim."""
+    real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
+
+    def numbered() -> uuid.UUID:
+        if threading.get_ident() != here:
+            return real()
+        return uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
+
+    uuid.uuid4 = numbered
     try:
         yield
     finally:

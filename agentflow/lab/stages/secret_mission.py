@@ -86,7 +86,7 @@ STAGE = Outline(
     questions=(
         Question(
             "two-recoverers",
-            "A died in the gap, its lease has ended, and two workers start at once. Who reports completed work, and how many effects?",
+            "A died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many effects?",
             (
                 Option(
                     "both, two effects",
@@ -106,7 +106,7 @@ STAGE = Outline(
         ),
         Question(
             "late-acknowledgment",
-            "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges what is true. What happens?",
+            "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges. What happens?",
             (
                 Option(
                     "it is accepted: it is true",
