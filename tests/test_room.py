@@ -171,6 +171,13 @@ def test_when_all_is_completed_nothing_can_be_claimed(room: ControlRoom) -> None
     assert "COMPLETED" in room._head.value and "none" in room._head.value
 
 
+def test_a_lane_says_what_its_worker_parked_and_for_which_event_while_it_waits(room: ControlRoom) -> None:
+    room.run("workflow=approval_agent A*")
+    assert "idle; request-1 waits for event approval" in room._lanes["A"][1].value
+    room.deliver()
+    assert "idle; parked request-1" in room._lanes["A"][1].value
+
+
 # --- clicks
 
 
