@@ -13,13 +13,14 @@ from typing import Any
 from ..errors import AgentFlowError
 from ..front import Engine
 from .broken import BROKEN
-from .invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Rows, Transition, broken, read_rows
+from .invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
 from .laboratory import PATIENT, keep, opened
 from .look import counted
 from .moves import Moved
 from .own_schema import new_name, own_schema
 from .playbook import PLAYABLE
 from .record import Record, open_record
+from .rows import Rows, read_rows
 from .said import Said
 from .schedule import LANES, Move, Schedule, Setting, deliver, parse
 from .stepper import Stepper
