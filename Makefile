@@ -15,7 +15,7 @@ ifneq ($(HEALTH),True)
 $(STAMP): remake
 endif
 
-.PHONY: help setup lab test test-notebooks test-long lint site bench lock clean remake browser
+.PHONY: help setup lab test test-notebooks test-long test-unpinned lint site bench lock clean remake browser
 .DELETE_ON_ERROR:
 
 help: ## prints this list
@@ -34,6 +34,13 @@ test-notebooks: $(STAMP) ## runs the notebooks and compares what they print with
 
 test-long: browser ## runs the tests that take longer than `make test` has
 	$(PYTEST) -m long --timeout 3600 tests
+
+# Newer versions than the lock's may break us; the weekly job (.github/workflows/weekly.yml) says so before a user does.
+test-unpinned: browser ## runs what `make test` runs on the newest versions that pyproject.toml allows, in an environment of its own
+	"$(PYTHON)" -m venv build/unpinned
+	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
+	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/test_house.py::test_what_runs_here_is_what_the_lock_says \
+		$(NBVAL) tests $(NOTEBOOKS)
 
 lint: $(STAMP) ## checks style, format and types
 	$(PY) -m ruff check .

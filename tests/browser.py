@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ FLAGS = (
     "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
 )
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
-PATIENCE = 15_000  # milliseconds for one thing to appear
+PATIENCE = 30_000  # milliseconds for one thing to appear
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,13 @@ def own_url(url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A JupyterLab on copies of the notebooks, with settings of its own."""
-    home = tmp_path_factory.mktemp("lab")
+    with jupyter_lab(tmp_path_factory.mktemp("lab"), own_url) as lab:
+        yield lab
+
+
+@contextmanager
+def jupyter_lab(home: Path, url: str) -> Iterator[Lab]:
+    """A JupyterLab runs on copies of the notebooks in this folder, its kernels on the database of this URL."""
     for folder in ("notebooks", "data"):
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("conftest.py", ".*", "__pycache__"))
     for name, settings in SETTINGS.items():
@@ -98,7 +104,7 @@ def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]
     token = secrets.token_hex(16)
     own = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
     environment = {
-        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": own_url,
+        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url,
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip

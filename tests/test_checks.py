@@ -14,9 +14,10 @@ from agentflow import AgentFlowError, Engine, Ledger
 from agentflow.doctor import Finding
 from agentflow.errors import BadRequestFile
 from agentflow.lab import checks, laboratory
-from agentflow.lab.laboratory import doctor, support_requests
+from agentflow.lab.laboratory import PATIENT, doctor, support_requests
 from agentflow.lab.look import Table, query, shown, snapshot
 from agentflow.lab.sentences import sentences
+from agentflow.lab.stepper import Stepper
 from agentflow.statements import TRANSACTIONS
 
 
@@ -95,6 +96,30 @@ def test_a_checkpoint_under_an_older_token_than_before_is_named(done: Engine) ->
     tamper(done, "UPDATE {s}.steps SET fence_token = 3 WHERE step_id = 'classify'")
     with pytest.raises(AssertionError, match="steps, row 'request-1/plan', column fence_token: found 1"):
         checks.tokens(done, "request-1")
+
+
+def test_a_checkpoint_without_a_result_is_named(done: Engine) -> None:
+    assert checks.recorded(done, "request-1", "classify", "plan") == "a result is recorded for classify, plan"
+    tamper(done, "UPDATE {s}.steps SET value = 'null' WHERE step_id = 'plan'")
+    with pytest.raises(
+        AssertionError, match="steps, row 'request-1/plan', column value: found NULL, expected a result"
+    ):
+        checks.recorded(done, "request-1", "classify", "plan")
+    with pytest.raises(AssertionError, match="steps: there is no row 'request-1/send'"):
+        checks.recorded(done, "request-1", "send")
+
+
+def test_a_refusal_that_did_not_happen_or_came_under_another_token_is_named(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*")
+        with pytest.raises(AssertionError, match="request-1 has no entry write_refused"):
+            checks.refused(engine, "request-1", token=1)
+        stepper.play("A*2 A|| expire B* A> A")
+    said = "a write under token 1 was refused: the row holds token 2"
+    assert checks.refused(engine, "request-1", token=1) == said
+    with pytest.raises(AssertionError, match="history, row 'request-1/13', column fence_token: found 1, expected 2"):
+        checks.refused(engine, "request-1", token=2)
 
 
 def test_wrong_figures_of_execution_ledgers_are_named() -> None:

@@ -32,7 +32,7 @@ NOTEBOOK, ASKED, TASK = "01-retry-or-checkpoint", "over-both-runs", "help_desk"
 
 
 @pytest.fixture
-def kept(own_url: str) -> Iterator[Engine]:  # noqa: F811
+def kept(own_url: str) -> Iterator[Engine]:
     """The course's rows, read from outside."""
     engine = Engine(Database(own_url, "course"))
     yield engine
@@ -40,7 +40,7 @@ def kept(own_url: str) -> Iterator[Engine]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, lab: Lab) -> Iterator[Page]:  # noqa: F811
+def page(browser: Browser, lab: Lab) -> Iterator[Page]:
     """The notebook, opened once and not run; what the page complains of fails the test."""
     page = browser.new_page(viewport={"width": 1280, "height": 1500})
     trouble = overheard(page)

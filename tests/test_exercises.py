@@ -16,7 +16,7 @@ from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.look import query
 from agentflow.lab.stepper import Stepper
-from tests.solutions import retry_or_checkpoint, start_here
+from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
 
 
 def test_every_exercise_has_a_solution_under_its_name() -> None:
@@ -130,3 +130,79 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         raise NotImplementedError
 
     assert judged(judge, stub) == NOT_SOLVED
+
+
+def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are_told_where_they_go_wrong(
+    engine: Engine,
+) -> None:
+    judge = stages.outline("02-durable-checkpoints").exercise("lose_a_worker").judge
+    for line in (durable_checkpoints.lose_a_worker(), "A*2 A. A! expire B*", "B*3 B! expire A*", "A*3 A! expire A+ A*"):
+        assert judged(judge, lambda line=line: line, engine).startswith(SOLVED)
+
+    def stub() -> str:
+        raise NotImplementedError
+
+    assert judged(judge, stub, engine) == NOT_SOLVED
+    hints: list[tuple[Any, str]] = [
+        (
+            "A*2 A! expire B*",
+            "killed before checkpoint plan: it had computed .* computed 2 times. Let it make one move more",
+        ),
+        ("A*2 A! expire", "killed before checkpoint plan, so its plan was never committed"),
+        ("A*4 A! expire B*", "killed before tool resolve-account. That is too late: the intent is committed already"),
+        ("A A! expire B*", "killed before checkpoint classify. That is too early"),
+        ("A*", "Nobody is killed in your schedule"),
+        ("A*3 A! B*", "state PLANNED, and A is dead and still owns it. End its lease with `expire`"),
+        ("A*3 A! expire B*2", "state ACTION_PENDING, and B is not through"),
+        ("A*3 A! expire B*2 B! expire", "B is not through"),
+        ("without=intent A*3 A! expire B*", "Leave without=intent out"),
+        ("A*3 A! expire expire B*", "cannot be played to its end: .*This was move"),
+        ("A*3 crash", "cannot be read: .*crash"),
+        ("", "has no move"),
+        (None, "does it end with `return`"),
+        (["A*3"], "returns a list"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint):
+            judged(judge, lambda wrong=wrong: wrong, engine)
+
+
+def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_is_told(engine: Engine) -> None:
+    judge = stages.outline("03-leases-and-fencing").exercise("guard").judge
+    row, owner, token, runs = (part.strip() for part in leases_and_fencing.guard().split("AND"))
+    whole = " AND ".join((row, owner, token, runs))
+    for accepted in (leases_and_fencing.guard(), f"WHERE {whole}", f"{whole} AND status = 'ready'"):
+        assert judged(judge, lambda accepted=accepted: accepted, engine).startswith(SOLVED)
+
+    def stub() -> str:
+        raise NotImplementedError
+
+    assert judged(judge, stub, engine) == NOT_SOLVED
+    without = {
+        part: " AND ".join(one for one in (row, owner, token, runs) if one != part) for part in (row, owner, token)
+    }
+    hints: list[tuple[Any, str]] = [
+        (without[token], "owned by A under token 2: .* your guard lets it write. Compare fence_token"),
+        (without[owner], "owned by B, and your guard lets A write"),
+        (without[row], "your guard writes both rows. Compare id with :id"),
+        (f"{row} AND {owner} AND {token}", "A's lease ended a second ago, and your guard lets A write"),
+        (whole.replace("clock_timestamp", "now"), "now.. is the time at which the transaction began"),
+        (whole.replace(">", "<"), "your guard does not let A write"),
+        (f"{whole} AND lease_owner IS NULL", "your guard does not let A write"),
+        (
+            f"{row} AND {token} AND (lease_owner = :worker OR lease_owner IS NULL) AND (lease_owner IS NULL OR {runs})",
+            "Nobody owns",
+        ),
+        (
+            whole.replace("lease_owner", "owner"),
+            "does not understand your condition: column .owner. does not exist. The columns are",
+        ),
+        (whole.replace(" AND ", ", "), "does not understand your condition: syntax error .*with AND between its parts"),
+        (whole.replace(":token", ":fence"), "names a value that is not there: .*There are :id, :worker, :token"),
+        ("true; DROP TABLE workflows", "Leave the semicolon out"),
+        (None, "does it end with `return`"),
+        (5, "returns a int, 5. Return the condition as a text"),
+    ]
+    for wrong, hint in hints:
+        with pytest.raises(CheckFailed, match=hint):
+            judged(judge, lambda wrong=wrong: wrong, engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.broken import engine_class
 from agentflow.lab.canonical import agreed, canonical
 from agentflow.lab.crew import Kind
 from agentflow.lab.explore import ExplorerError, explore
@@ -118,13 +120,14 @@ def test_three_workers_are_explored_too(lab: Engine) -> None:
     assert three.ok and three.schedules > two.schedules  # type: ignore[operator]
 
 
-def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine) -> None:
-    before = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
+def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = f"explore_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr("agentflow.lab.explore.new_name", lambda _: mine)
     explore(lab, **SMALL)
     with pytest.raises(ExplorerError):
         explore(type("Bad", (Engine,), {"claim_workflow": lambda *_, **__: 1 / 0}), **SMALL)
-    after = rows(lab, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'explore%'")
-    assert {row["nspname"] for row in after} <= {row["nspname"] for row in before}
+    left = rows(lab, "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, :mine)", mine=mine)
+    assert left == []
     assert read_rows(lab).workflows == ()
 
 
@@ -318,6 +321,12 @@ def test_an_engine_of_ones_own_is_explored(lab: Engine, given: str) -> None:
     assert (finding.invariant, finding.line) == ("one effect per action", "A*6")
 
 
+def test_a_class_without_guards_says_so_in_its_schedules(lab: Engine) -> None:
+    kind = engine_class(["idempotency_key"])
+    for given in (kind, kind(lab.database, policy=PATIENT)):
+        assert explore(given, **SMALL).findings[0].line == "without=idempotency_key A*5 expire B*2"
+
+
 def test_code_that_raises_is_named_with_the_schedule_that_led_there(lab: Engine) -> None:
     with pytest.raises(ExplorerError) as raised:
         explore(Stumbles, **SMALL)
@@ -385,6 +394,20 @@ def test_a_workflow_of_ones_own_is_explored_with_the_events_it_waits_for(lab: En
     assert found.ok
     assert any(move.verb == "deliver" for schedule in found.sample(5) for move in schedule.moves)
     assert explore(own, workflow="mine", without=["idempotency_key"]).verdict == "harm"
+
+
+def test_a_key_that_each_worker_makes_up_anew_is_found(lab: Engine) -> None:
+    """Each claim draws other UUIDs, also the second one of the same worker, and each exploration the same."""
+
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("charge", key=f"charge-{uuid.uuid4()}", arguments=told)
+
+    own = Engine(lab.database, workflows={"mine": mine}, policy=PATIENT)
+    for bounds in (SMALL, {"workers": 1, "crashes": 0, "expiries": 1}):
+        first, again = (explore(own, workflow="mine", **bounds).findings for _ in range(2))
+        assert [one.invariant for one in first] == ["no workflow is stuck"]
+        assert "recorded planned action 'charge-" in str(first[0])
+        assert str(first[0]) == str(again[0])
 
 
 def test_a_workflow_that_nobody_can_finish_undisturbed_is_refused(lab: Engine) -> None:

@@ -55,7 +55,7 @@ def click(room: ControlRoom, key: str) -> None:
 
 
 def idle(room: ControlRoom) -> None:
-    eventually(lambda: not room._busy.locked())
+    eventually(lambda: not room.busy)
 
 
 def said(room: ControlRoom) -> str:
@@ -224,7 +224,6 @@ def test_a_click_while_another_move_is_under_way_returns_at_once_and_says_so(
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
     monkeypatch.setattr(rooms, "BUSY_SECONDS", 0.01)
-    monkeypatch.setattr(rooms, "SOON_SECONDS", 0.01)
     engine.policy, engine.workflows = PATIENT, {"slow": slow_workflow(gate, entered)}
     room = ControlRoom(engine, quiet_seconds=0, patience=60)
     try:
@@ -584,7 +583,7 @@ def test_the_lanes_can_be_processes_and_none_is_left(room: ControlRoom) -> None:
     room.run(GAP)
     before = repr(room)
     room._kind.value = "process"
-    eventually(lambda: room.stepper.kind == "process" and not room._busy.locked())
+    eventually(lambda: room.stepper.kind == "process" and not room.busy)
     assert repr(room) == before
     lane = room.stepper._crew.known("B")
     process = lane._process  # type: ignore[union-attr]
@@ -634,6 +633,16 @@ def test_what_a_room_shows_is_the_same_in_every_run(engine: Engine, name: str) -
         assert not re.search(r"\b[0-9a-f]{8,}\b|\d\d:\d\d|20\d\d-", page)
     room.close()
     assert len(seen) == 1
+
+
+def test_a_cell_shows_the_picture_and_then_the_widget(room: ControlRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(rooms, "display", lambda bundle, raw: shown.append(bundle))
+    room._ipython_display_()
+    assert [set(bundle) for bundle in shown] == [
+        {"text/html", "text/plain"},
+        {"application/vnd.jupyter.widget-view+json", "text/plain"},
+    ]
 
 
 def test_the_schedule_line_can_be_copied(room: ControlRoom) -> None:

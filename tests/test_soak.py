@@ -193,6 +193,15 @@ def test_a_kept_schema_holds_the_rows(url: str) -> None:
         drop(url, kept)
 
 
+def test_a_soak_in_a_laboratory_empties_it_and_leaves_its_rows(engine: Engine) -> None:
+    engine.create_workflow("left behind", workflow_id="old")
+    report = soak(engine, some(4), workers=2, kills=2, seed=OWN, lease_seconds=0.5)
+    assert_well(report, 4)
+    assert report.schema == engine.database.schema
+    found = rows(engine, "SELECT id, status FROM {s}.workflows ORDER BY id")
+    assert found == [{"id": f"request-{n:06d}", "status": "completed"} for n in range(4)]
+
+
 def test_numbers_that_make_no_sense_are_refused(url: str) -> None:
     for wrong in ({"workers": 0}, {"kills": -1}, {"kills": 1, "random_kills": 1}):
         with pytest.raises(SoakError, match="nothing was started"):

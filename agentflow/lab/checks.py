@@ -13,7 +13,7 @@ from typing import Any
 from ..front import Engine
 from ..run import Ledger
 from .entries import Row
-from .look import counted, effects_of, shown
+from .look import counted, effects_of, query, shown
 
 
 class CheckFailed(AssertionError):
@@ -47,6 +47,19 @@ def completed(engine: Engine, *workflow_ids: str) -> str:
     return f"completed: {', '.join(workflow_ids)}"
 
 
+def nothing_lost(engine: Engine, workflows: int) -> str:
+    """So many workflows are there, each is completed, and each planned action has left exactly one business effect."""
+    found = query(engine, "SELECT id FROM workflows ORDER BY id")
+    if len(found) != workflows:
+        raise CheckFailed(
+            f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again."
+        )
+    for row in found:
+        completed(engine, row["id"])
+        one_effect(engine, row["id"])
+    return f"{counted(workflows, 'workflow')} completed, one effect for each planned action"
+
+
 def one_effect(engine: Engine, workflow_id: str) -> str:
     """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
     planned = {intent["idempotency_key"]: intent["status"] for intent in _workflow(engine, workflow_id)["actions"]}
@@ -72,6 +85,30 @@ def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
         where = rows[-1]["effect_id"] if rows else workflow_id
         raise wrong("tool_ledger", where, "attempts", found, expected, "Reset and follow the moves again.")
     return f"the tool was called {counted(expected, 'time')} for {workflow_id}"
+
+
+def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
+    """The history has a write under this token that was refused, as the row had reached a higher one."""
+    rows = [entry for entry in engine.history(workflow_id) if entry["event"] == "write_refused"]
+    if not rows:
+        raise CheckFailed(f"history: {workflow_id} has no entry write_refused. Play the stale worker again.")
+    found = rows[-1]
+    if found["fence_token"] != token or found["detail"]["row_token"] <= token:
+        raise wrong("history", f"{workflow_id}/{found['n']}", "fence_token", found["fence_token"], token)
+    return f"a write under token {token} was refused: the row holds token {found['detail']['row_token']}"
+
+
+def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:
+    """Each of these steps has a checkpoint with a result in it."""
+    found = {step["step_id"]: step["value"] for step in _workflow(engine, workflow_id)["steps"]}
+    for step in steps:
+        if step not in found:
+            raise CheckFailed(f"steps: there is no row '{workflow_id}/{step}'. Run the cells above, then this one.")
+        if found[step] is None:
+            raise wrong(
+                "steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked, and never computed."
+            )
+    return f"a result is recorded for {', '.join(steps)}"
 
 
 def tokens(engine: Engine, workflow_id: str) -> str:

@@ -13,7 +13,9 @@ from .said import Said
 KEPT = "Kept: PostgreSQL goes on running, with every laboratory and all your answers."
 PAUSED = "Paused: PostgreSQL is stopped. Every committed row and all your answers are on disk; `make lab` goes on from there."
 LAST = "Ready to be deleted: PostgreSQL is stopped. What is left is one folder, and only you should delete it:"
-NOT_OURS = "Nothing was stopped: DATABASE_URL names a PostgreSQL that was not started here. Whoever runs it can stop it."
+NOT_OURS = (
+    "Nothing was stopped: DATABASE_URL names a PostgreSQL that was not started here. Whoever runs it can stop it."
+)
 
 
 def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Said:
@@ -23,7 +25,8 @@ def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Said:
     if choice == "keep":
         return Said([KEPT, "`agentflow stop` ends PostgreSQL later."])
     if not is_embedded():
-        return Said([NOT_OURS, "With Docker: `docker compose down` pauses, `docker compose down --volumes` deletes the rows too."])
+        docker = "With Docker: `docker compose down` pauses, `docker compose down --volumes` deletes the rows too."
+        return Said([NOT_OURS, docker])
     laboratory.let_go_of_all()
     home = default_home()
     Server(home).stop()

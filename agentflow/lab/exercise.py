@@ -56,5 +56,12 @@ def is_number(value: Any) -> bool:
 
 def a_kind(value: Any) -> str:
     """What kind of value this is, in words: `a list of rows`, `a text`."""
-    known = {"Table": "a list of rows", "list": "a list", "dict": "a row", "str": "a text", "bool": "a bool"}
+    known = {
+        "Table": "a list of rows",
+        "list": "a list",
+        "dict": "a row",
+        "str": "a text",
+        "bool": "a bool",
+        "int": "a number",
+    }
     return known.get(type(value).__name__, f"a {type(value).__name__}")

@@ -19,6 +19,7 @@ from ..errors import AgentFlowError, Suspend
 from ..front import Engine, find_database
 from ..model import Policy
 from ..run import DurableRunner, StepStore
+from .broken import engine_class
 from .crew import weakened
 from .explore_graph import DEAD, Bounds, Fall, Graph, Rules
 from .explore_history import walked
@@ -56,12 +57,13 @@ def explore(
     only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
     wrong, BadSchedule for an unknown workflow.
     """
-    setting = Setting(workflow, tuple(sorted(without)), workflows, model, names, retry)
+    kind, guards = _kind_of(engine)
+    setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     began = time.monotonic()
     with (
         own_schema(_where(engine), schema or new_name("explore")) as database,
-        _explored(engine, database, setting) as made,
+        _explored(kind, engine, database, setting) as made,
     ):
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
@@ -76,6 +78,13 @@ def explore(
         setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
         time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
     )  # fmt: skip
+
+
+def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
+    """The engine's class, and the guards that it lacks: those of a class made by engine_class() belong to the setting."""
+    kind = type(engine) if isinstance(engine, Engine) else engine or Engine
+    guards: tuple[str, ...] = getattr(kind, "without", ())
+    return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
 
 
 def _where(engine: Engine | type[Engine] | None) -> str:
@@ -181,10 +190,11 @@ def _idle(rules: Rules, place: int) -> bool:
 
 
 @contextmanager
-def _explored(engine: Engine | type[Engine] | None, database: Database, setting: Setting) -> Iterator[Engine]:
-    """An engine of the same class on the explorer's schema, whose leases and back-offs end only by a move."""
+def _explored(
+    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting
+) -> Iterator[Engine]:
+    """An engine of the class on the explorer's schema, whose leases and back-offs end only by a move."""
     given = engine if isinstance(engine, Engine) else None
-    kind = type(given) if given else engine if isinstance(engine, type) else Engine
     policy = replace(
         given.policy if given else Policy(), lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS,
         max_delay=LEASE_SECONDS, unknown_outcome=setting.retry,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import hashlib
 import pickle
 import re
 import threading
@@ -102,6 +103,7 @@ class Player:
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
+        self._name, self._token = "", 0
         self.since: float | None = None
 
     def start(self, name: str, program: Program) -> Place:
@@ -125,6 +127,7 @@ class Player:
         self._answers, self._expected, self._asked = answers, asked, []
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
+        self._name, self._token = name, 0
         self.since = time.monotonic()
         ended = self._played(self._programs[name])
         self.since = None
@@ -140,7 +143,7 @@ class Player:
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _numbered_uuids():
+            with _numbered_uuids(lambda: f"{self._name}, token {self._token}"):
                 return program(self.engine)
         except Stopped:
             return None
@@ -203,6 +206,8 @@ class Player:
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[Row] = pickle.loads(answer)
+        if name == "claim" and rows:
+            self._token = rows[0].get("fence_token", 0)
         return rows
 
 
@@ -235,12 +240,14 @@ def watched(player: Player, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _numbered_uuids() -> Iterator[None]:
-    """uuid4() gives this thread the same values each time a program is played from its beginning."""
+def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
+    """uuid4() gives this thread the same values each time a program is played, and others under another claim."""
     real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
 
     def numbered() -> uuid.UUID:
-        return uuid.UUID(int=next(calls), version=4) if threading.get_ident() == here else real()
+        if threading.get_ident() != here:
+            return real()
+        return uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
 
     uuid.uuid4 = numbered
     try:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .rows import Row, Rows
+from .rows import Row as Row
+from .rows import Rows as Rows
+from .rows import read_rows as read_rows
 
 Kind = Literal["harm", "authority"]
 

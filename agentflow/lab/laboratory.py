@@ -6,6 +6,9 @@ not: what happens in it (`stepper`), what it looks like (`look`).
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +19,7 @@ from ..front import Engine, open_engine
 from ..migrations import LABORATORY, migrate
 from ..model import Policy
 from ..requests import read_requests
+from ..server import Server
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -70,6 +74,22 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
         migrate(engine.database, laboratory=True)
     engine.reset_database()
     return engine
+
+
+@contextmanager
+def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
+    """An empty laboratory on a PostgreSQL that nobody else uses, so that `restart` may crash it; both are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="agentflow-", ignore_cleanup_errors=True) as home:
+        server = Server(Path(home)).start()
+        try:
+            engine = Engine(Database(server.url(), name), policy=PATIENT)
+            migrate(engine.database, laboratory=True)
+            try:
+                yield engine, server
+            finally:
+                engine.close()
+        finally:
+            server.stop()
 
 
 def _is_unused(database: Database) -> bool:

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -39,6 +40,11 @@ class Api:
     def post(self, path: str, body: Any = None) -> Any:
         """The answer to this body, which is sent as JSON."""
         return self._ask("POST", path, None if body is None else json.dumps(body).encode())
+
+    def post_together(self, *paths: str) -> list[Any]:
+        """The answers to requests that were sent at the same moment, in the order of the paths."""
+        with ThreadPoolExecutor(max(1, len(paths))) as executor:
+            return list(executor.map(self.post, paths))
 
     def routes(self) -> list[str]:
         """What can be asked, as the documentation at /docs lists it."""

@@ -9,6 +9,7 @@ button does (`stage`) and what is on screen (`room_view`). Every button calls a 
 from __future__ import annotations
 
 import html
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import display
 
 from ..errors import AgentFlowError
 from ..front import Engine
@@ -29,8 +31,6 @@ from .stage import AXES, Stage
 
 QUIET_SECONDS = 0.25  # a second click within this time is a double click, except on Step, Back and Forward
 BUSY_SECONDS = 0.3  # a move that takes longer is shown as under way
-SOON_SECONDS = 1.0  # a click waits so long for the move before it; one that was chosen from a list waits longer
-LIST_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
 CHOOSE = "choose one ..."
@@ -47,7 +47,10 @@ class ControlRoom(Stage):
     ) -> None:  # fmt: skip
         super().__init__(engine, setting, **options)
         self.quiet_seconds = quiet_seconds
-        self._busy, self._drawing, self._ended = threading.Lock(), threading.RLock(), threading.Event()
+        self._drawing, self._ended = threading.RLock(), threading.Event()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], str] | None] = queue.SimpleQueue()
+        self._hand: threading.Thread | None = None
+        self._waiting, self._since = 0, 0.0
         self._ours = threading.local()
         self._clicked: dict[str, float] = {}
         self._ignored = 0
@@ -59,9 +62,12 @@ class ControlRoom(Stage):
     def close(self) -> None:
         """No thread, process, connection or widget of the room is left. Raises LaneError if a step does not return."""
         self._ended.set()
+        self._queue.put(None)
         try:
             super().close()
         finally:
+            if self._hand and self._hand is not threading.current_thread():
+                self._hand.join(self.stepper.patience)
             for widget in self._made():
                 for part in (widget, widget.layout, getattr(widget, "style", None)):
                     if part is not None:
@@ -69,31 +75,42 @@ class ControlRoom(Stage):
 
     # -- clicks ------------------------------------------------------------------------------------------------------
 
-    def _click(self, key: str, move: Callable[[], Any], lane: str = "", patience: float | None = None) -> None:
-        """The move is under way in a thread of its own; half a double click, or one that comes too early, is counted."""
+    def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
+        """The move is made as soon as those before it have ended.
+
+        Half a double click is ignored and counted, and so is a click while a move takes its time.
+        """
         now = time.monotonic()
         quiet = 0.0 if key.startswith(_QUICK) else self.quiet_seconds
         double = now - self._clicked.get(key, float("-inf")) < quiet
         if self.closed:
             return
-        if not self._busy.locked() and not double:
+        if double or (self.busy and now - self._since > BUSY_SECONDS):
+            with self._drawing:
+                self._ignored += 1
+                self._draw()
+            return
+        if not self.busy:
             self._ignored = 0
-        if double:
-            self._ignore()
-            return
-        self._clicked[key] = now
-        threading.Thread(target=self._run, args=(move, lane, patience), name=f"room-{key}", daemon=True).start()
+        self._clicked[key], self._waiting = now, self._waiting + 1
+        self._queue.put((move, lane))
+        if self._hand is None:
+            self._hand = threading.Thread(target=self._work, name="room-hand", daemon=True)
+            self._hand.start()
 
-    def _ignore(self) -> None:
-        with self._drawing:
-            self._ignored += 1
-            self._draw()
+    @property
+    def busy(self) -> bool:
+        """Whether a click's move is under way or waits."""
+        return self._waiting > 0
 
-    def _run(self, move: Callable[[], Any], lane: str, patience: float | None) -> None:
-        """The move was made, as soon as the one before it has ended, if that is soon."""
-        if not self._busy.acquire(timeout=SOON_SECONDS if patience is None else patience):
-            self._ignore()
-            return
+    def _work(self) -> None:
+        """The clicks' moves, one after the other, until the room is closed."""
+        while (told := self._queue.get()) is not None:
+            self._since = time.monotonic()
+            self._make(*told)
+            self._waiting -= 1
+
+    def _make(self, move: Callable[[], Any], lane: str) -> None:
         slow = threading.Timer(BUSY_SECONDS, self._show_busy, [lane])
         slow.daemon = True
         slow.start()
@@ -102,18 +119,18 @@ class ControlRoom(Stage):
         except Exception as error:
             if self.trouble is None:  # the stage has put its own errors into words; this went wrong while drawing
                 self.trouble = in_words(error)
-                self._draw_say()
+                self._draw()
         finally:
             slow.cancel()
-            self._busy.release()
-            if self._busy_lane:
-                self._busy_lane = ""
-                self._draw()
+            with self._drawing:
+                if self._busy_lane:
+                    self._busy_lane = ""
+                    self._draw()
 
     def _show_busy(self, lane: str) -> None:
         """A move that takes its time: the lane's line says so, and its buttons rest."""
         with self._drawing:
-            if lane and self._busy.locked() and not self.closed:
+            if lane and self.busy and not self.closed:
                 self._busy_lane = lane
                 self._draw_lane(next(one for one in self.frame.lanes if one.name == lane))
 
@@ -124,12 +141,11 @@ class ControlRoom(Stage):
             while self.away and not self._ended.wait(RETRY_SECONDS):
                 with suppress(AgentFlowError):
                     self.stepper.engine.database.check()
-                    if self.away and self._busy.acquire(blocking=False):
+                    if self.away and not self.busy:
                         self.away, self.trouble, self.remark = False, None, ""
                         self.said = "PostgreSQL answers again. The next move goes on from the rows below."
-                        self._busy.release()
             self._retrying = False
-            self._changed()
+            self._draw()
 
         if not self._retrying and not self._ended.is_set():
             self._retrying = True
@@ -217,13 +233,18 @@ class ControlRoom(Stage):
         self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
-        run.add_class("af-run")  # the page presses it when Enter is pressed in the field
-        return _row([self._line, copy, run, self._preset, self._which, self._kind], "af-plan")
+        run.add_class("af-run")
+        # not seen: the page writes the line here when Run is pressed
+        wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
+        wire.add_class("af-wire")
+        wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
+        return _row([self._line, copy, run, self._preset, self._which, self._kind, wire], "af-plan")
 
     def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
         text = key.removesuffix(f" {lane}") if lane else key
         button = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width=f"{width}px"))
-        button.on_click(lambda _: self._click(key, move, lane))
+        # running another line is no double click
+        button.on_click(lambda _: self._click(f"Run {self._line.value}" if key == "Run" else key, move, lane))
         self._buttons[key] = button
         return button
 
@@ -232,7 +253,7 @@ class ControlRoom(Stage):
 
         def chosen(change: Any) -> None:
             if not getattr(self._ours, "drawing", False):
-                self._click(f"choose {change.new}", lambda: act(change.new), patience=LIST_SECONDS)
+                self._click(f"choose {change.new}", lambda: act(change.new))
 
         dropdown.observe(chosen, "value")
         dropdown.add_class(f"af-{label.replace(' ', '-')}")
@@ -251,7 +272,11 @@ class ControlRoom(Stage):
 
     def _typed(self, entry: int) -> None:
         if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
-            self._click("Forward to", lambda: self.show(entry), patience=LIST_SECONDS)
+            self._click("Forward to", lambda: self.show(entry))
+
+    def _wired(self, line: str) -> None:
+        """Run, with the line that stood in the field: a button's message may overtake that of the field beside it."""
+        self._click(f"Run {line}", lambda: self.run(line))
 
     def _chosen(self, name: str) -> None:
         if name in PRESETS:
@@ -273,7 +298,7 @@ class ControlRoom(Stage):
                 self._ours.drawing = False
 
     def _changed(self) -> None:
-        if not self._busy.locked():  # a cell's move: a click has done this already
+        if not self.busy:  # a cell's move: a click has done this already
             self._ignored = 0
         self._draw()
 
@@ -288,17 +313,13 @@ class ControlRoom(Stage):
                 self._draw_lane(lane)
             self._panes.value, self._head.value = room_view.panes(scene), room_view.head(scene)
             self._say.value = room_view.say(scene, self._ignored)
-            self._twin.value = room_view.history(scene)
             self._draw_controls(scene)
             self._draw_schedule(scene)
             for name, (box, _) in self._lanes.items():
                 box.layout.display = "" if name in [lane.name for lane in scene.lanes] else "none"
+            self._twin.value = room_view.history(scene)  # the last: what it names is on screen
         if self.away:
             self._retry()
-
-    def _draw_say(self) -> None:
-        with self._drawn():
-            self._say.value = room_view.say(self.scene(), self._ignored)
 
     def _draw_lane(self, lane: LaneView) -> None:
         busy = self._busy_lane == lane.name
@@ -357,6 +378,17 @@ class ControlRoom(Stage):
 
     def __repr__(self) -> str:
         return room_view.text(self.scene(live=False))
+
+    def _ipython_display_(self) -> None:
+        """The picture and, below it, the live widget; in JupyterLab the room's style shows one of the two.
+
+        In one output JupyterLab would prefer the widget, and on a page without its kernel show an error instead.
+        """
+        bundle = dict(self._repr_mimebundle_())
+        live = {kind: bundle.pop(kind) for kind in list(bundle) if not kind.startswith("text/")}
+        display(bundle, raw=True)  # type: ignore[no-untyped-call]
+        if live:
+            display({**live, "text/plain": room_view.NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         """The live widget, and beside it the same as a static picture and as text."""

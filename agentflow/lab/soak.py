@@ -54,17 +54,18 @@ class Settings:
 
 
 def soak(
-    url: str, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
+    where: str | Engine, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
     random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
     stall_seconds: float = 120.0, progress: bool | None = None, make_engine: MakeEngine = Engine,
 ) -> SoakReport:  # fmt: skip
     """The requests were run as support agents on `workers` processes while workers were killed; what it came to.
 
-    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `kills` are
-    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and
-    the boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make
-    no sense, for no request at all, and whatever reading the requests raises.
+    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. If `where` is
+    not a URL but a laboratory's engine, it happens there instead: what was there is gone, and the new rows stay. `kills` are
+    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and the
+    boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
+    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
+    sense, for no request at all, and whatever reading the requests raises; NotALaboratory.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
@@ -72,16 +73,28 @@ def soak(
         )
     with (
         _spooled(requests) as (spool, total),
-        own_schema(url, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
+        _place(where, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
     ):
+        url = database.url.render_as_string(hide_password=False)
         plan = plan_kills(seed, total, kills)
         settings = Settings(
-            url, database.schema, {workflow_id(r): where for r, where in plan.items()}, lease_seconds, make_engine
+            url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine
         )
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
         run.carry(_read_back(spool), kills, random_kills, stall_seconds, progress)
         return run.report(plan, seed, random_kills, time.monotonic() - began)
+
+
+@contextmanager
+def _place(where: str | Engine, schema: str, keep: bool) -> Iterator[Database]:
+    """Where it happens: a new schema, or the engine's own laboratory, emptied. Raises NotALaboratory."""
+    if isinstance(where, str):
+        with own_schema(where, schema, keep) as database:
+            yield database
+    else:
+        where.reset_database()
+        yield where.database
 
 
 def workflow_id(request: int) -> str:

@@ -6,13 +6,31 @@ A new stage is a module here with a STAGE, one more name in COURSE, and a notebo
 from __future__ import annotations
 
 from ..outline import Outline
-from . import retry_or_checkpoint, secret_mission, start_here, suspend_and_resume, the_acknowledgment_gap
+from . import (
+    beyond_the_lab,
+    durable_checkpoints,
+    every_interleaving,
+    leases_and_fencing,
+    reliability_evidence,
+    retry_or_checkpoint,
+    secret_mission,
+    start_here,
+    suspend_and_resume,
+    the_acknowledgment_gap,
+    your_own_workflow,
+)
 
 COURSE: tuple[Outline, ...] = (
     start_here.STAGE,
     retry_or_checkpoint.STAGE,
+    durable_checkpoints.STAGE,
+    leases_and_fencing.STAGE,
     the_acknowledgment_gap.STAGE,
     suspend_and_resume.STAGE,
+    reliability_evidence.STAGE,
+    every_interleaving.STAGE,
+    your_own_workflow.STAGE,
+    beyond_the_lab.STAGE,
     secret_mission.STAGE,
 )
 

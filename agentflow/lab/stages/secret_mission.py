@@ -46,7 +46,9 @@ def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     if said is None:
         raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
     if not isinstance(said, str):
-        raise CheckFailed(f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'.")
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
     try:
         schedule = parse(said)
     except AgentFlowError as error:
@@ -84,7 +86,7 @@ STAGE = Outline(
     questions=(
         Question(
             "two-recoverers",
-            "A died in the gap, its lease has ended, and two workers start at once. Who reports completed work, and how many effects?",
+            "A died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many effects?",
             (
                 Option(
                     "both, two effects",
@@ -104,7 +106,7 @@ STAGE = Outline(
         ),
         Question(
             "late-acknowledgment",
-            "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges what is true. What happens?",
+            "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges. What happens?",
             (
                 Option(
                     "it is accepted: it is true",

@@ -18,7 +18,7 @@ WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
 
 
 def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
-    """`line()` is a schedule that leaves the workflow waiting for an event it has got; the real engine finishes. Raises CheckFailed."""
+    """`line()` leaves the workflow waiting for an event that it has got; the real engine finishes. Raises CheckFailed."""
     moves = _schedule(line).moves
     if not any(move.verb == "deliver" for move in moves):
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
@@ -40,7 +40,9 @@ def _schedule(line: Callable[[], Any]) -> Schedule:
     if said is None:
         raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
     if not isinstance(said, str):
-        raise CheckFailed(f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'.")
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
     try:
         return parse(said)
     except AgentFlowError as error:
@@ -100,7 +102,7 @@ STAGE = Outline(
         ),
         Question(
             "yes-then-no",
-            "The person says yes, clicks yes again, then changes their mind and says no. Nobody has worked meanwhile. What counts?",
+            "The person says yes, clicks yes again, then says no. Nobody has worked meanwhile. What counts?",
             (
                 Option("yes: the first answer stays, the no is refused"),
                 Option(

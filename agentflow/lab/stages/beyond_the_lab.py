@@ -1,0 +1,126 @@
+"""09: what the notebook on life outside the laboratory asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...model import Policy
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..look import shown
+from ..outline import Exercise, Option, Outline, Question
+
+HOUR, DAY = 3_600.0, 86_400.0
+SCENARIOS = ("chat", "video", "payment")
+
+
+def settings(give: Callable[[], Any]) -> str:
+    """`give()` returns a Policy for each of SCENARIOS, and each fits its scenario. Raises CheckFailed."""
+    found = asked("when it was called", give)
+    if not isinstance(found, Mapping) or set(found) != set(SCENARIOS):
+        given = ", ".join(map(str, found)) if isinstance(found, Mapping) else a_kind(found)
+        raise CheckFailed(f"Return a dict with a Policy for each of {', '.join(SCENARIOS)}. Yours is {shown(given)}.")
+    for name, policy in found.items():
+        if not isinstance(policy, Policy):
+            raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")
+    _chat(found["chat"].lease_seconds)
+    _video(found["video"].lease_seconds)
+    _payment(found["payment"])
+    return "Solved: nobody waits too long, nobody is robbed, and the key outlives the last attempt."
+
+
+def _chat(lease: float) -> None:
+    if lease > 15:
+        raise CheckFailed(f"chat: a lease of {lease:g} s. A death is noticed when it ends, and 15 s is the most.")
+    if lease / 3 <= 2:
+        raise CheckFailed(
+            f"chat: a lease of {lease:g} s is renewed every {lease / 3:.2g} s, and a worker may pause for 2 s: it would miss "
+            "a renewal at each pause. A third of the lease should be longer than the pause."
+        )
+
+
+def _video(lease: float) -> None:
+    if lease <= 600:
+        raise CheckFailed(
+            f"video: a lease of {lease:g} s ends while the step, which takes 600 s, lets nothing renew it."
+        )
+    if lease * 2 / 3 <= 600:
+        raise CheckFailed(
+            f"video: a lease of {lease:g} s may be a third old when the step begins, and {lease * 2 / 3:g} s are left. The step "
+            "takes 600 s."
+        )
+
+
+def _payment(policy: Policy) -> None:
+    """Waiting between the attempts, without and with all the jitter that delay() may add."""
+    delays = [min(policy.max_delay, policy.first_delay * 2 ** min(n, 30)) for n in range(policy.max_attempts - 1)]
+    shortest, longest = sum(delays), sum(delays) * 1.25
+    if shortest < HOUR:
+        raise CheckFailed(
+            f"payment: the last of {policy.max_attempts} attempts comes {shortest:g} s after the first, and the provider may be "
+            "away for 3600 s. More attempts, or longer delays: max_attempts, first_delay, max_delay."
+        )
+    if longest > DAY:
+        raise CheckFailed(
+            f"payment: the last attempt may come {longest:g} s after the first, and the provider forgets keys after 86400 s. "
+            "A forgotten key pays twice."
+        )
+
+
+STAGE = Outline(
+    name="09-beyond-the-lab",
+    title="Beyond the lab",
+    goal="See what a real service adds, what this engine does about it, what it leaves open, and how others behave.",
+    minutes=15,
+    questions=(
+        Question(
+            "the-poison",
+            "A request kills every worker that touches it, before anything is recorded. What should an engine do?",
+            (
+                Option(
+                    "hand it to the next worker, always",
+                    "that trying again is always right: this one takes a worker from all others each time, for ever",
+                ),
+                Option(
+                    "drop it",
+                    "that nobody misses it: a customer waits for it, and whoever mends the cause needs the row",
+                ),
+                Option("give up after some deaths, and keep it"),
+                Option(
+                    "give up at the first death",
+                    "that a death says something about the request: most workers die of deploys, memory and machines",
+                ),
+            ),
+            "Deaths are counted in the row, so the count outlives those who died.",
+        ),
+        Question(
+            "the-peers",
+            "DBOS, absurd, procrastinate, pgqueuer, LangGraph: a worker dies right after its tool acted. After the recovery, how "
+            "many of the five have called the tool a second time?",
+            (
+                Option(
+                    "none: this is what they are for",
+                    "that a better engine closes the gap: no record of ours can commit together with the world's",
+                ),
+                Option(
+                    "the two job queues, as they keep no checkpoints",
+                    "that a checkpoint closes the gap: it is written after the step, and the worker died before",
+                ),
+                Option("all five"),
+            ),
+            "Their documents say so too: steps run at least once. What differs is who notices the death, and when.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "settings",
+            (
+                "chat and video need only lease_seconds. A lease is renewed every third of its length.",
+                "payment waits first_delay, then twice that, and so on, each at most max_delay; max_attempts - 1 times.",
+                "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
+            ),
+            settings,
+        ),
+    ),
+)

@@ -1,0 +1,197 @@
+"""03: what the fourth notebook asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
+
+from ...front import Engine
+from ...statements import quoted
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..look import shown
+from ..outline import Exercise, Option, Outline, Question
+from ..own_schema import new_name, own_schema
+
+BINDS = {"id": "request-1", "worker": "A", "token": 1}
+MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row that a writer meets: how it came to be (`sets`), and what is wrong with a guard that lets the write through."""
+
+    sets: str
+    says: str
+
+
+CASES = (
+    Case(
+        MINE.replace("fence_token = 1", "fence_token = 2"),
+        "The row is owned by A under token 2: an earlier process with the same name held token 1, and your guard lets it "
+        "write. Compare fence_token with :token.",
+    ),
+    Case(
+        MINE.replace("'A'", "'B'"),
+        "The row is owned by B, and your guard lets A write. Compare lease_owner with :worker.",
+    ),
+    Case(
+        MINE.replace("+ interval '1 hour'", "- interval '1 second'"),
+        "A's lease ended a second ago, and your guard lets A write. Compare lease_expires_at with clock_timestamp().",
+    ),
+    Case(
+        "lease_owner = NULL, fence_token = 1, lease_expires_at = NULL",
+        "Nobody owns the row, and your guard lets A write. Compare lease_owner with :worker; `=` is not true for NULL.",
+    ),
+    Case(
+        MINE.replace("+ interval '1 hour'", ""),
+        "The lease ended while the statement waited for its turn, and your guard lets A write: now() is the time at which "
+        "the transaction began. Use clock_timestamp().",
+    ),
+)
+
+
+def guard(where: Callable[[], Any], engine: Engine) -> str:
+    """`where()` is the condition under which the holder, and nobody else, may write. Raises CheckFailed."""
+    condition = _condition(asked("when it was called", where))
+    url = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("tried")) as database:
+        own = Engine(database)
+        own.create_workflows(["mine", "another"], workflow_ids=["request-1", "request-2"])
+        own.close()
+        with database.alchemy.execution_options(isolation_level="READ COMMITTED").connect() as connection:
+            _judge(connection, database.schema, condition)
+    return "Solved: the holder may write, and nobody else: no namesake, no stranger, nobody whose lease has ended."
+
+
+def _condition(found: Any) -> str:
+    """The learner's condition. Raises CheckFailed for anything else."""
+    if found is None:
+        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
+    if not isinstance(found, str) or not found.strip():
+        raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. Return the condition as a text.")
+    if ";" in found:
+        raise CheckFailed("Leave the semicolon out: the check puts your condition behind UPDATE workflows ... WHERE.")
+    return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
+
+
+def _judge(connection: Connection, schema: str, condition: str) -> None:
+    written = _written(connection, schema, MINE, condition)
+    if written == ["request-1", "request-2"]:
+        raise CheckFailed("A owns request-1 and request-2, and your guard writes both rows. Compare id with :id.")
+    if written != ["request-1"]:
+        raise CheckFailed(
+            "A owns request-1 under token 1, its lease has not ended, and your guard does not let A write. Take the "
+            "conditions out one by one."
+        )
+    for case in CASES:
+        if _written(connection, schema, case.sets, condition):
+            raise CheckFailed(case.says)
+
+
+def _written(connection: Connection, schema: str, sets: str, condition: str) -> list[str]:
+    """Which rows a write with this guard reaches, when both rows stand like that; everything is rolled back."""
+    try:
+        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}"))
+        connection.execute(text(f"UPDATE workflows SET {sets}"))
+        rows = connection.execute(text(f"UPDATE workflows SET entries = entries WHERE {condition} RETURNING id"), BINDS)
+        return sorted(row.id for row in rows)
+    except DBAPIError as error:
+        said = str(error.orig).splitlines()[0]
+        raise CheckFailed(f"PostgreSQL does not understand your condition: {said}. {_hint(said)}".strip()) from None
+    except (StatementError, ArgumentError) as error:
+        said = str(error).splitlines()[0]
+        raise CheckFailed(
+            f"Your condition names a value that is not there: {said}. There are :id, :worker, :token."
+        ) from None
+    finally:
+        connection.rollback()
+
+
+def _hint(said: str) -> str:
+    if "column" in said and "does not exist" in said:
+        return "The columns are id, lease_owner, fence_token, lease_expires_at; the values :id, :worker, :token."
+    return "It stands behind WHERE, with AND between its parts."
+
+
+STAGE = Outline(
+    name="03-leases-and-fencing",
+    title="Leases and fencing",
+    goal="Let two workers share a queue, and stop the one that wakes up too late.",
+    minutes=15,
+    questions=(
+        Question(
+            "the-same-row",
+            "Eight requests wait. Two workers ask for the oldest at the same moment. What happens?",
+            (
+                Option(
+                    "both get request-1 and both work on it",
+                    "that a claim reads first and writes later: it does both in one statement, and the row is locked",
+                ),
+                Option(
+                    "one gets request-1, the other waits until it is completed",
+                    "that the lock lasts as long as the work: it lasts one statement, a few milliseconds",
+                ),
+                Option(
+                    "one gets request-1, the other waits for that claim's commit and then takes request-2",
+                    "that a lock has to be waited for: with a plain lock it is so, and SKIP LOCKED passes over",
+                ),
+                Option("one gets request-1, the other request-2, and nobody waits"),
+            ),
+            "The second claim passes over the locked row, as if it were not there.",
+        ),
+        Question(
+            "over-http",
+            "Now two workers are run through the API, by two HTTP requests at once. Do they compete differently?",
+            (
+                Option(
+                    "yes: one server takes one request after the other",
+                    "that the door decides who works: the API hands both on, and the rows decide",
+                ),
+                Option(
+                    "yes: both are the same process, so they may claim the same row",
+                    "that a process is the worker: a claim is bound to a worker's name, a token and a row",
+                ),
+                Option("no: each claims a row of its own, as before"),
+            ),
+            "The claim is a statement in the database, whoever sends it.",
+        ),
+        Question(
+            "too-late",
+            "A sleeps past the end of its lease. B takes over and completes. A wakes up and commits its plan. What happens?",
+            (
+                Option(
+                    "the plan is written: A did claim the workflow",
+                    "that a claim is for ever: it is a lease, and this one ended",
+                ),
+                Option(
+                    "A looks at its clock first and does not try",
+                    "that a worker can know in time: it may fall asleep between looking and writing",
+                ),
+                Option("the database refuses the write"),
+                Option(
+                    "PostgreSQL has closed A's connection, so A cannot even try",
+                    "that the database knows of the lease: to PostgreSQL it is three columns of a row like any other",
+                ),
+            ),
+            "A wrote under token 1, and the row holds token 2.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "guard",
+            (
+                "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
+                "A condition on one of them reads: lease_owner = :worker.",
+                "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
+            ),
+            guard,
+        ),
+    ),
+)

@@ -1,0 +1,123 @@
+"""06: what the notebook on reliability evidence asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from ...front import Engine
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked, is_number
+from ..laboratory import PATIENT
+from ..look import shown
+from ..outline import Exercise, Option, Outline, Question
+from ..own_schema import new_name, own_schema
+from ..stepper import Stepper
+
+SITUATIONS = (
+    ("A*5 A! expire B*", "one effect that was asked for twice", 0,
+     "The second attempt left no second effect: count effects, not attempts."),
+    ("without=idempotency_key A*5 A! expire B*", "two effects of one planned action, without a key", 1,
+     "No key occurs twice there. Count effects for each workflow and action, whatever their keys."),
+    ("without=idempotency_key requests=2 A*5 A! expire B* B*4",
+     "two effects of one action, and another action that is planned and not yet done", 1,
+     "Two plans and two effects, and one of them is still a duplicate: compare for each action, not in all."),
+)  # fmt: skip
+"""Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
+
+
+def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
+    """`count(engine)` sees duplicates under any key, and no other thing. Raises CheckFailed.
+
+    It is tried on three histories in a laboratory of the judge's own, so the rows of the lesson stay as they are.
+    """
+    _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
+    where = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(where, new_name("exercise")) as database:
+        judges = Engine(database, policy=PATIENT)
+        try:
+            for line, holds, right, hint in SITUATIONS:
+                with Stepper(judges) as stepper:
+                    stepper.play(line)
+                found = _number(count, judges, f"after `{line}`")
+                if found != right:
+                    raise CheckFailed(
+                        f"After `{line}` the world holds {holds}. Your function says {found}, and {right} is right. {hint}"
+                    )
+        finally:
+            judges.close()
+    return "Solved: your function finds an effect too many, whatever its key."
+
+
+def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
+    """What the function says, as a number. Raises CheckFailed for anything else."""
+    found = asked(where, lambda: count(engine))
+    if isinstance(found, Decimal) and found == int(found):
+        found = int(found)  # what PostgreSQL's sum() gives
+    if not is_number(found):
+        raise CheckFailed(f"Your function returns {a_kind(found)} {where}, {shown(found)}. Return a whole number.")
+    return int(found)
+
+
+STAGE = Outline(
+    name="06-reliability-evidence",
+    title="Reliability evidence",
+    goal="Kill real workers under load, prove from rows that nothing was lost or doubled, and measure each recovery.",
+    minutes=15,
+    fast=True,
+    questions=(
+        Question(
+            "which-is-larger",
+            "Twelve requests, six workers killed, one of them in the acknowledgment gap. Which figure is larger at the end?",
+            (
+                Option("tool execution attempts"),
+                Option(
+                    "business effects",
+                    "that a repeated call leaves a second effect: the call in the gap is repeated, and its key leaves one",
+                ),
+                Option(
+                    "neither: 12 attempts and 12 effects",
+                    "that a kill undoes the call before it: the tool had committed, nobody wrote that down, so it is asked "
+                    "again",
+                ),
+                Option(
+                    "neither: fewer than 12 of both",
+                    "that what a killed worker held is lost: its lease ends, and another worker finishes the work",
+                ),
+            ),
+            "Attempts count how often we asked, effects what is left in the world.",
+        ),
+        Question(
+            "where-the-time-goes",
+            "A worker is killed. Until its work is completed by another: what takes longest here?",
+            (
+                Option("noticing that it is dead"),
+                Option(
+                    "claiming its workflow",
+                    "that a claim searches for work: it is one statement on an index, and takes a moment",
+                ),
+                Option(
+                    "replaying what it had finished",
+                    "that a replay runs the steps again: it only reads their recorded results",
+                ),
+                Option(
+                    "executing what was missing",
+                    "that the work is the wait: here a step takes no time, and with slow steps it would be the second part",
+                ),
+            ),
+            "Nobody can see a death from outside. What can be seen is a lease that nobody renewed.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "duplicate_effects",
+            (
+                "One planned action may leave one effect. Which columns of tool_ledger say whose effect it is, and of what?",
+                "GROUP BY workflow_id, action counts the effects of each action. Everything above one is too many.",
+                "Sum it up in SQL: SELECT coalesce(sum(effects - 1), 0) FROM (SELECT count(*) AS effects ...) AS each.",
+            ),
+            duplicate_effects,
+        ),
+    ),
+)

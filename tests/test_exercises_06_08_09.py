@@ -1,0 +1,220 @@
+"""The exercises of the later notebooks: the solution passes, the stub is told what to do, mistakes get a message that fits."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentflow import Engine, Policy, StepFailed
+from agentflow.lab import stages
+from agentflow.lab.checks import CheckFailed
+from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.laboratory import PATIENT
+from agentflow.lab.look import query
+from agentflow.lab.stepper import Stepper
+from tests.conftest import rows
+from tests.solutions import beyond_the_lab, reliability_evidence, your_own_workflow
+
+
+def refused(judge: Callable[..., str], function: Callable[..., Any], says: str, *more: Any) -> None:
+    """The judge refuses the function with a sentence that holds these words, and nothing of one run."""
+    with pytest.raises(CheckFailed, match=re.escape(says)) as caught:
+        judged(judge, function, *more)
+    assert not re.search(r"[0-9a-f]{32}", str(caught.value))
+
+
+def schemas_of_judges(engine: Engine) -> list[dict[str, Any]]:
+    return rows(engine, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'exercise%'")
+
+
+# -- 06
+
+
+def number(sql: str) -> Callable[[Engine], Any]:
+    """A function that answers with the one number of this query."""
+
+    def count(engine: Engine) -> Any:
+        return next(iter(query(engine, sql)[0].values()))
+
+    return count
+
+
+BY_KEY = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM tool_ledger GROUP BY idempotency_key HAVING count(idempotency_key) > 1) AS repeated"""
+IN_ALL = "SELECT (SELECT count(*) FROM tool_ledger) - (SELECT count(*) FROM action_intents)"
+EACH = "FROM (SELECT count(*) AS n FROM tool_ledger GROUP BY workflow_id, action) AS each"
+
+
+@pytest.fixture
+def judge_06() -> Callable[..., str]:
+    return stages.outline("06-reliability-evidence").exercise("duplicate_effects").judge
+
+
+def test_duplicates_are_counted_by_the_solution_and_the_laboratory_is_left_alone(
+    engine: Engine, judge_06: Callable[..., str]
+) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*5 A! expire B*")
+    before = engine.reliability_metrics()
+    assert judged(judge_06, reliability_evidence.duplicate_effects, engine).startswith(SOLVED)
+    assert engine.reliability_metrics() == before
+    assert schemas_of_judges(engine) == []
+
+
+def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06: Callable[..., str]) -> None:
+    assert judged(judge_06, number(f"SELECT coalesce(sum(n - 1), 0) {EACH}"), engine).startswith(SOLVED)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (number(BY_KEY), "Your function says 0, and 1 is right. No key occurs twice there."),
+        (number(IN_ALL), "one of them is still a duplicate: compare for each action"),
+        (number("SELECT coalesce(sum(attempts), 0)::int - count(*) FROM tool_ledger"), "count effects, not attempts"),
+        (number("SELECT count(*) FROM tool_ledger"), "Your function says 1, and 0 is right"),
+        (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function says 1, and 0 is right"),
+        (number("SELECT nothing FROM tool_ledger"), "ProgrammingError for the laboratory of this notebook"),
+        (number(f"SELECT sum(n - 1) {EACH}"), "returns a NoneType for the laboratory of this notebook, NULL"),
+        (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
+        (lambda engine: 0, "Your function says 0, and 1 is right"),
+    ],
+)
+def test_a_wrong_count_of_duplicates_is_told_what_it_forgets(
+    engine: Engine, judge_06: Callable[..., str], wrong: Callable[[Engine], Any], says: str
+) -> None:
+    refused(judge_06, wrong, says, engine)
+    assert schemas_of_judges(engine) == []
+
+
+# -- 08
+
+
+def shop(run: Any, item: str, *, keys: Any = None, first: str = "charge", refunds: str = "refused") -> Any:
+    """An order with the mistake that was asked for."""
+    keys = keys or (lambda action: action)
+    if first == "ship":
+        run.side_effect("ship", key=keys("ship"), arguments=item)
+    run.side_effect("charge", key=keys("charge"), arguments=item)
+    if first == "ship":
+        return None
+    try:
+        run.side_effect("ship", key=keys("ship"), arguments=item)
+    except StepFailed:
+        if refunds == "never":
+            return "sorry"
+    else:
+        if refunds != "always":
+            return "shipped"
+    return run.side_effect("refund", key=keys("refund"), arguments=item)
+
+
+def no_catch(run: Any, item: str) -> Any:
+    run.side_effect("charge", key="charge", arguments=item)
+    run.side_effect("ship", key="ship", arguments=item)
+
+
+def pays_twice(run: Any, item: str) -> Any:
+    run.side_effect("charge", key="charge-2", arguments=item)
+    return shop(run, item)
+
+
+def only_charges(run: Any, item: str) -> Any:
+    run.side_effect("charge", key="charge", arguments=item)
+
+
+def waits(run: Any, item: str) -> Any:
+    shop(run, item)
+    run.wait_for_event("paid", "paid")
+
+
+COUNTER = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (no_catch, "When shipping is refused, your workflow failed: the refusal is raised as StepFailed"),
+        (lambda run, item: shop(run, item, refunds="always"), "Refund in `except StepFailed:` only."),
+        (lambda run, item: shop(run, item, refunds="never"), "Who was charged and got nothing is refunded."),
+        (lambda run, item: shop(run, item, first="ship"), "The shop was first asked to ship. Charge first"),
+        (
+            lambda run, item: shop(run, item, keys=lambda a: f"{a}-{next(COUNTER)}"),
+            "Keys must be the same in every run",
+        ),
+        (lambda run, item: shop(run, item, keys=lambda a: "order"), "your workflow failed: ActionMismatch"),
+        (pays_twice, "When all goes well, there are 2 effects of charge. Give each action one key."),
+        (only_charges, "When all goes well, nothing was shipped."),
+        (lambda run, item: item, "Nothing was asked of the shop."),
+        (lambda run, item: run.side_effect("pay", key="pay"), "was asked for 'pay'"),
+        (waits, "your workflow is left waiting"),
+        (lambda run: None, "your workflow failed: TypeError"),
+    ],
+)
+def test_an_order_that_leaves_the_customer_alone_is_told_when(
+    engine: Engine, wrong: Callable[..., Any], says: str
+) -> None:
+    refused(stages.outline("08-your-own-workflow").exercise("order").judge, wrong, says, engine)
+    assert schemas_of_judges(engine) == []
+
+
+def test_the_order_of_the_solution_survives_every_death(engine: Engine) -> None:
+    judge = stages.outline("08-your-own-workflow").exercise("order").judge
+    assert judged(judge, your_own_workflow.order, engine).startswith(SOLVED)
+    assert schemas_of_judges(engine) == []
+
+
+# -- 09
+
+
+def with_(**changes: Policy) -> Callable[[], Any]:
+    """The solution with other settings for some services."""
+    return lambda: {**beyond_the_lab.settings(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed when it ends, and 15 s is the most."),
+        (with_(chat=Policy(lease_seconds=3)), "chat: a lease of 3 s is renewed every 1 s"),
+        (with_(video=Policy()), "video: a lease of 30 s ends while the step"),
+        (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
+        (with_(payment=Policy()), "payment: the last of 4 attempts comes 1.4 s after the first"),
+        (with_(payment=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "A forgotten key pays twice."),
+        (lambda: {"chat": Policy()}, "Return a dict with a Policy for each of chat, video, payment. Yours is chat."),
+        (lambda: (1, 2, 3), "Yours is a tuple."),
+        (lambda: dict.fromkeys(("chat", "video", "payment"), 30), "chat: 30 is a number. Return Policy(...)."),
+        (lambda: int("x"), "Your function raised ValueError when it was called"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_which_figure(wrong: Callable[[], Any], says: str) -> None:
+    refused(stages.outline("09-beyond-the-lab").exercise("settings").judge, wrong, says)
+
+
+def test_the_settings_of_the_solution_fit() -> None:
+    judge = stages.outline("09-beyond-the-lab").exercise("settings").judge
+    assert judged(judge, beyond_the_lab.settings).startswith(SOLVED)
+
+
+# -- the stubs
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [
+        ("06-reliability-evidence", "duplicate_effects"),
+        ("08-your-own-workflow", "order"),
+        ("09-beyond-the-lab", "settings"),
+    ],
+)
+def test_a_stub_is_told_what_to_do(engine: Engine, stage: str, name: str) -> None:
+    def stub(*_: Any) -> Any:
+        raise NotImplementedError
+
+    more = () if name == "settings" else (engine,)
+    assert judged(stages.outline(stage).exercise(name).judge, stub, *more) == NOT_SOLVED
