@@ -41,6 +41,7 @@ FLAGS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
 )
+IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 PATIENCE = 30_000  # milliseconds for one thing to appear
 
 
@@ -163,8 +164,7 @@ def overheard(page: Page) -> list[str]:
 def open_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1]) -> None:
     """The notebook is open in this theme, and its kernel is idle."""
     page.goto(lab.address(name))
-    kernel = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
-    page.wait_for_function(f"() => {kernel}?.status === 'idle'", timeout=PATIENCE)
+    page.wait_for_function(IDLE, timeout=PATIENCE)
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
 
 
@@ -174,6 +174,31 @@ def run_all(page: Page) -> None:
     page.evaluate(f"() => {{ window.done = false; {run}.then(() => {{ window.done = true; }}); }}")
     page.wait_for_function("() => window.done === true", timeout=PATIENCE)
     assert cell_errors(page) == []
+
+
+def run(page: Page, first: int, last: int | None = None) -> None:
+    """The cells from `first` to `last` were run, as with Shift+Enter."""
+    page.evaluate(
+        """async ([first, last]) => {
+            const content = jupyterapp.shell.currentWidget.content;
+            content.deselectAll();
+            for (let n = first; n <= Math.min(last ?? 999, content.widgets.length - 1); n++) {
+                content.activeCellIndex = n;
+                await jupyterapp.commands.execute('notebook:run-cell');
+            }
+        }""",
+        [first, last],
+    )
+
+
+def cell_of(page: Page, text: str) -> int:
+    """The number of the first code cell that holds this text."""
+    found: int = page.evaluate(
+        """text => jupyterapp.shell.currentWidget.content.widgets.findIndex(
+            c => c.model.type === 'code' && c.model.sharedModel.source.includes(text))""",
+        text,
+    )
+    return found
 
 
 def cell_errors(page: Page) -> list[str]:
