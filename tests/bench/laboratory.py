@@ -40,22 +40,28 @@ def timeline_milliseconds(place: Place, *, rounds: int) -> float:
     return statistics.median(took)
 
 
-def measured(place: Place, rounds: int, say: Callable[[str], None]) -> list[tuple[str, float, float]]:
-    """What was measured, its value, and the most that it may be."""
+def moved(place: Place, rounds: int, say: Callable[[str], None]) -> list[tuple[str, float, float]]:
+    """The times of moves and pictures in ms, each with the most that it may be."""
     say("lanes")
     lanes = medians(place, rounds=rounds)
-    found = [
+    return [
         ("20 moves on thread lanes, in ms", lanes["thread"], 150.0),
         ("20 moves on process lanes, their start included, in ms", lanes["process"], 1000.0),
         (f"drawing a timeline of {ENTRIES} entries, in ms", timeline_milliseconds(place, rounds=rounds), 30.0),
     ]
+
+
+def waited_for(place: Place, say: Callable[[str], None]) -> list[tuple[str, float, float]]:
+    """The times of a click (ms), the crash atlas and the pair matrix (s), each with the most that it may be."""
     say("clicks in a real JupyterLab")
-    found.append(("a click to the changed picture in Chromium, the median, in ms", median_click(place.url), 120.0))
-    say("the crash atlas")
-    found.append(("the crash atlas, in s", atlas_seconds(place), 60.0))
-    say("the pair matrix")
-    found.append(("the pair matrix, in s", pair_matrix(database=place.laboratory("pairs")).seconds, 20.0))
-    return found
+    click = median_click(place.url)
+    say("the crash atlas, the pair matrix")
+    matrix = pair_matrix(database=place.laboratory("pairs"))
+    return [
+        ("a click to the changed picture in Chromium, the median, in ms", click, 120.0),
+        ("the crash atlas, in s", atlas_seconds(place), 60.0),
+        ("the pair matrix, in s", matrix.seconds, 20.0),
+    ]
 
 
 def explored(place: Place, say: Callable[[str], None]) -> tuple[list[tuple[str, float, float]], list[str]]:

@@ -22,7 +22,7 @@ from agentflow import Database, Engine
 
 from .contestants import REQUEST, Contestant
 from .counts import count_ours, count_tutorial
-from .laboratory import explored, measured
+from .laboratory import explored, moved, waited_for
 from .pgbench import PgBench
 from .place import Place
 from .single import claim_ratio, latency_ratio
@@ -63,7 +63,7 @@ class Size:
     latency: int = 25
     latency_rounds: int = 6
     lab_rounds: int = 9
-    explores: bool = True
+    all_of_the_laboratory: bool = True
 
 
 QUICK = Size(1, 8, 16, 5, 2_000, 200, 40, 1, 3, 1, 1, False)
@@ -152,11 +152,12 @@ def measure(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
     results.append(
         Result("submit to completed by a worker waiting in another process, over inline", waited, "at most", 2)
     )
-    results += [Result(what, value, "at most", most) for what, value, most in measured(place, size.lab_rounds, say)]
-    if size.explores:
+    timed = moved(place, size.lab_rounds, say)
+    if size.all_of_the_laboratory:
         found, covered = explored(place, say)
-        results += [Result(what, value, "at most", most) for what, value, most in found]
+        timed += [*waited_for(place, say), *found]
         notes += covered
+    results += [Result(what, value, "at most", most) for what, value, most in timed]
     return results, notes
 
 
