@@ -121,7 +121,7 @@ class PairMatrix:
 
     engine: str
     pairs: tuple[Pair, ...] = field(repr=False)
-    seconds: float
+    seconds: float = field(repr=False)
 
     @property
     def differences(self) -> list[Pair]:
