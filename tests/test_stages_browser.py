@@ -104,11 +104,16 @@ class Learner:
         effects = rows(self.engine, "SELECT attempts FROM {w}.tool_ledger")
         intents = [row["status"] for row in rows(self.engine, "SELECT status FROM {s}.action_intents")]
         state = [row["state"] for row in rows(self.engine, "SELECT state FROM {s}.workflows")]
-        return {"state": state, "intents": intents, "effects": len(effects), "attempts": [e["attempts"] for e in effects]}
+        return {
+            "state": state,
+            "intents": intents,
+            "effects": len(effects),
+            "attempts": [e["attempts"] for e in effects],
+        }
 
 
 @pytest.fixture
-def sits(browser: Browser, lab: Lab, own_url: str) -> Iterator[Callable[[str, str], Learner]]:  # noqa: F811
+def sits(browser: Browser, lab: Lab, own_url: str) -> Iterator[Callable[[str, str], Learner]]:
     """A learner before a notebook, in a theme; what the page complains of fails the test."""
     opened: list[tuple[Learner, list[str]]] = []
 
@@ -118,7 +123,9 @@ def sits(browser: Browser, lab: Lab, own_url: str) -> Iterator[Callable[[str, st
         learner = Learner(page, Engine(Database(own_url, schema)))
         opened.append((learner, overheard(page)))
         open_notebook(page, lab, f"{stem}.ipynb", theme)
-        page.evaluate("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")  # what is seen is of this run
+        page.evaluate(
+            "() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')"
+        )  # what is seen is of this run
         return learner
 
     yield sit
@@ -174,7 +181,9 @@ def test_the_race_is_won_once_and_the_record_beaten_by_clicks(sits: Callable[[st
     learner.button("Run").click()
     eventually(lambda: learner.world()["state"] == ["ACTION_PENDING"] and learner.line == "A*5 A! A+ expire")
     learner.click("Race")
-    claimed = rows(learner.engine, "SELECT worker FROM {s}.history WHERE fence_token = 2 AND event = 'workflow_claimed'")
+    claimed = rows(
+        learner.engine, "SELECT worker FROM {s}.history WHERE fence_token = 2 AND event = 'workflow_claimed'"
+    )
     assert len(claimed) == 1
     winner = claimed[0]["worker"][0]
     for coming in ("tool", "acknowledge", "complete"):
