@@ -146,9 +146,12 @@ def contrast_and_names(page: Page) -> list[str]:
     """What axe complains about inside the room."""
     if not page.evaluate("() => !!window.axe"):
         page.add_script_tag(content=files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    # JupyterLab's body is 0 px high and cuts off what overflows: axe would take all text for hidden, and say nothing.
     found: list[str] = page.evaluate(
-        """async () => (await axe.run({include: ['.af-room']}, {resultTypes: ['violations']})).violations.flatMap(v =>
-            v.nodes.map(n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200)))"""
+        """async () => { document.body.style.overflow = 'visible';
+            const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations']});
+            return violations.flatMap(v => v.nodes.map(
+                n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
     )
     return found
 

@@ -53,7 +53,7 @@ class Timeline:
             inner = f'<div style="direction:ltr;position:relative;width:max-content;min-width:100%">{inner}</div>'
             scrolls += ";direction:rtl" if self.look_at is None else ""
         named = 'tabindex="0" role="group" aria-label="Timeline, scrolls sideways" data-lm-suppress-shortcuts="true"'
-        return f'<div class="af-timeline"><div {named} style="{scrolls}">{inner}</div>{twin_}</div>'
+        return f'<div class="af-timeline"><div style="{scrolls}" {named}>{inner}</div>{twin_}</div>'
 
     def _target(self) -> str:
         if self.look_at is None:

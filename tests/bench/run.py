@@ -154,7 +154,7 @@ def measure(place: Place, size: Size, say: Callable[[str], None]) -> tuple[list[
     )
     results += [Result(what, value, "at most", most) for what, value, most in measured(place, size.lab_rounds, say)]
     if size.explores:
-        found, covered = explored(say)
+        found, covered = explored(place, say)
         results += [Result(what, value, "at most", most) for what, value, most in found]
         notes += covered
     return results, notes
