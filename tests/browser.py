@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ FLAGS = (
     "--LabApp.news_url=None",
     "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
 )
-PATIENCE = 15_000  # milliseconds for one thing to appear
+IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+PATIENCE = 30_000  # milliseconds for one thing to appear
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,13 @@ def own_url(url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A JupyterLab on copies of the notebooks, with settings of its own."""
-    home = tmp_path_factory.mktemp("lab")
+    with jupyter_lab(tmp_path_factory.mktemp("lab"), own_url) as lab:
+        yield lab
+
+
+@contextmanager
+def jupyter_lab(home: Path, url: str) -> Iterator[Lab]:
+    """A JupyterLab runs on copies of the notebooks in this folder, its kernels on the database of this URL."""
     for folder in ("notebooks", "data"):
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("conftest.py", ".*", "__pycache__"))
     for name, settings in SETTINGS.items():
@@ -97,7 +104,7 @@ def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]
     token = secrets.token_hex(16)
     own = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
     environment = {
-        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": own_url,
+        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url,
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
@@ -157,8 +164,7 @@ def overheard(page: Page) -> list[str]:
 def open_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1]) -> None:
     """The notebook is open in this theme, and its kernel is idle."""
     page.goto(lab.address(name))
-    kernel = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
-    page.wait_for_function(f"() => {kernel}?.status === 'idle'", timeout=PATIENCE)
+    page.wait_for_function(IDLE, timeout=PATIENCE)
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
 
 
@@ -168,6 +174,31 @@ def run_all(page: Page) -> None:
     page.evaluate(f"() => {{ window.done = false; {run}.then(() => {{ window.done = true; }}); }}")
     page.wait_for_function("() => window.done === true", timeout=PATIENCE)
     assert cell_errors(page) == []
+
+
+def run(page: Page, first: int, last: int | None = None) -> None:
+    """The cells from `first` to `last` were run, as with Shift+Enter."""
+    page.evaluate(
+        """async ([first, last]) => {
+            const content = jupyterapp.shell.currentWidget.content;
+            content.deselectAll();
+            for (let n = first; n <= Math.min(last ?? 999, content.widgets.length - 1); n++) {
+                content.activeCellIndex = n;
+                await jupyterapp.commands.execute('notebook:run-cell');
+            }
+        }""",
+        [first, last],
+    )
+
+
+def cell_of(page: Page, text: str) -> int:
+    """The number of the first code cell that holds this text."""
+    found: int = page.evaluate(
+        """text => jupyterapp.shell.currentWidget.content.widgets.findIndex(
+            c => c.model.type === 'code' && c.model.sharedModel.source.includes(text))""",
+        text,
+    )
+    return found
 
 
 def cell_errors(page: Page) -> list[str]:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def laboratory(own_url: str) -> Iterator[Engine]:  # noqa: F811
+def laboratory(own_url: str) -> Iterator[Engine]:
     """The rows of the first notebook, read from outside."""
     engine = Engine(Database(own_url, "start_here"))
     yield engine
@@ -40,8 +40,8 @@ def _says(room: Locator, text: str) -> None:
 
 @pytest.mark.parametrize(("name", "theme"), THEMES)
 def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
-    browser: Browser,  # noqa: F811
-    lab: Lab,  # noqa: F811
+    browser: Browser,
+    lab: Lab,
     laboratory: Engine,
     name: str,
     theme: str,

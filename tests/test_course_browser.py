@@ -10,17 +10,29 @@ from playwright.sync_api import Browser, Page, expect
 
 from agentflow import Database, Engine
 from agentflow.lab.record import predicted
-from tests.browser import PATIENCE, Lab, browser, lab, open_notebook, overheard, own_url, shot, shut  # noqa: F401
+from tests.browser import (  # noqa: F401
+    IDLE,
+    PATIENCE,
+    Lab,
+    browser,
+    cell_of,
+    lab,
+    open_notebook,
+    overheard,
+    own_url,
+    run,
+    shot,
+    shut,
+)
 from tests.helpers import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
 NOTEBOOK, ASKED, TASK = "01-retry-or-checkpoint", "over-both-runs", "help_desk"
-IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 
 
 @pytest.fixture
-def kept(own_url: str) -> Iterator[Engine]:  # noqa: F811
+def kept(own_url: str) -> Iterator[Engine]:
     """The course's rows, read from outside."""
     engine = Engine(Database(own_url, "course"))
     yield engine
@@ -28,7 +40,7 @@ def kept(own_url: str) -> Iterator[Engine]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, lab: Lab) -> Iterator[Page]:  # noqa: F811
+def page(browser: Browser, lab: Lab) -> Iterator[Page]:
     """The notebook, opened once and not run; what the page complains of fails the test."""
     page = browser.new_page(viewport={"width": 1280, "height": 1500})
     trouble = overheard(page)
@@ -36,31 +48,6 @@ def page(browser: Browser, lab: Lab) -> Iterator[Page]:  # noqa: F811
     yield page
     shut(page)
     assert trouble == []
-
-
-def run(page: Page, first: int, last: int | None = None) -> None:
-    """The cells from `first` to `last` were run, as with Shift+Enter."""
-    page.evaluate(
-        """async ([first, last]) => {
-            const content = jupyterapp.shell.currentWidget.content;
-            content.deselectAll();
-            content.activeCellIndex = first;
-            for (let n = first; n <= Math.min(last ?? 999, content.widgets.length - 1); n++) {
-                await jupyterapp.commands.execute('notebook:run-cell-and-select-next');
-            }
-        }""",
-        [first, last],
-    )
-
-
-def cell_of(page: Page, text: str) -> int:
-    """The number of the first code cell that holds this text."""
-    found: int = page.evaluate(
-        """text => jupyterapp.shell.currentWidget.content.widgets.findIndex(
-            c => c.model.type === 'code' && c.model.sharedModel.source.includes(text))""",
-        text,
-    )
-    return found
 
 
 def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page: Page, kept: Engine) -> None:

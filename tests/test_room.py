@@ -12,6 +12,7 @@ import pytest
 
 from agentflow import Database, Engine, migrate
 from agentflow.errors import BadSchedule, LaneError
+from agentflow.lab import clicks
 from agentflow.lab import room as rooms
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.playbook import PRESETS
@@ -170,6 +171,13 @@ def test_when_all_is_completed_nothing_can_be_claimed(room: ControlRoom) -> None
     assert "COMPLETED" in room._head.value and "none" in room._head.value
 
 
+def test_a_lane_says_what_its_worker_parked_and_for_which_event_while_it_waits(room: ControlRoom) -> None:
+    room.run("workflow=approval_agent A*")
+    assert "idle; request-1 waits for event approval" in room._lanes["A"][1].value
+    room.deliver()
+    assert "idle; parked request-1" in room._lanes["A"][1].value
+
+
 # --- clicks
 
 
@@ -191,7 +199,7 @@ def test_five_quick_clicks_make_one_move(
         idle(room)
         assert len(moves) == 1
         assert "Too fast: 4 clicks were ignored." in said(room)
-        room.quiet_seconds = 0
+        room._clicks.quiet_seconds = 0
         click(room, "Step B")
         assert "Too fast" not in said(room)
     finally:
@@ -223,7 +231,7 @@ def test_a_click_while_another_move_is_under_way_returns_at_once_and_says_so(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, entered = threading.Event(), threading.Event()
-    monkeypatch.setattr(rooms, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(clicks, "BUSY_SECONDS", 0.01)
     engine.policy, engine.workflows = PATIENT, {"slow": slow_workflow(gate, entered)}
     room = ControlRoom(engine, quiet_seconds=0, patience=60)
     try:

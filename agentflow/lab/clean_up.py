@@ -13,7 +13,9 @@ from .said import Said
 KEPT = "Kept: PostgreSQL goes on running, with every laboratory and all your answers."
 PAUSED = "Paused: PostgreSQL is stopped. Every committed row and all your answers are on disk; `make lab` goes on from there."
 LAST = "Ready to be deleted: PostgreSQL is stopped. What is left is one folder, and only you should delete it:"
-NOT_OURS = "Nothing was stopped: DATABASE_URL names a PostgreSQL that was not started here. Whoever runs it can stop it."
+NOT_OURS = (
+    "Nothing was stopped: DATABASE_URL names a PostgreSQL that was not started here. Whoever runs it can stop it."
+)
 
 
 def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Said:

@@ -1,7 +1,7 @@
 """What the rows say, as small tables and sentences that are the same on every machine.
 
 What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with
-its world. What does not: buttons (`panel`), judgement (`checks`), the words for an entry (`sentences`). Times,
+its world. What does not: buttons (`room`), judgement (`checks`), the words for an entry (`sentences`). Times,
 ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
 """
 

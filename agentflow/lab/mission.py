@@ -182,7 +182,9 @@ def _standing(rows: Rows) -> str:
 def class_record(mission: Mission) -> Said:
     """The shortest line that anybody of this class has found for the mission, kept in the course's own schema."""
     moves, line, trouble = record_of(mission)
-    return Said([f"The class record for this engine is {counted(moves, 'move')}: {line}", *([trouble] if trouble else [])])
+    return Said(
+        [f"The class record for this engine is {counted(moves, 'move')}: {line}", *([trouble] if trouble else [])]
+    )
 
 
 def record_of(mission: Mission) -> tuple[int, str, str]:

@@ -208,7 +208,8 @@ def _idle(last: Moved, rows: Mapping[str, Row]) -> str:
     """What a worker that works on nothing did last."""
     about = last.workflow or ""
     if last.ended == "waiting":
-        return f"idle; {about} waits for event {(rows.get(about) or {}).get('waiting_for') or ''}".rstrip()
+        event = (rows.get(about) or {}).get("waiting_for")
+        return f"idle; {about} waits for event {event}" if event else f"idle; parked {about}"
     said = {
         "completed": f"idle; {about} is completed",
         "failed": f"idle; {about} is failed",

@@ -44,13 +44,18 @@ if (room && !room.dataset.ready) {
       if (field && n && field.value !== String(n)) { field.value = n; field.dispatchEvent(new Event('change', {bubbles: true})); }
     }, 120);
   });
-  room.addEventListener('keydown', (event) => {
-    if (event.key !== 'Enter' || !event.target.matches('.af-schedule input')) return;
-    event.preventDefault();  // the line first, then Run: the widget's own message of Enter may overtake the line
+  // Run carries its line with it: the message of a button may overtake that of the field beside it.
+  const run = (event) => {
+    event.preventDefault();
     event.stopPropagation();
-    event.target.dispatchEvent(new Event('change', {bubbles: true}));
-    room.querySelector('.af-run').click();
+    const wire = room.querySelector('.af-wire input');
+    wire.value = Date.now() + ' ' + room.querySelector('.af-schedule input').value;
+    wire.dispatchEvent(new Event('change', {bubbles: true}));
+  };
+  room.addEventListener('keydown', (event) => {
+    if (event.key === 'Enter' && event.target.matches('.af-schedule input')) run(event);
   }, {capture: true});
+  room.addEventListener('click', (event) => { if (event.target.closest('.af-run')) run(event); }, {capture: true});
   room.addEventListener('keydown', (event) => {
     const mark = event.target.closest && event.target.closest('.af-tl .ev');
     if (!mark) return;

@@ -9,9 +9,7 @@ button does (`stage`) and what is on screen (`room_view`). Every button calls a 
 from __future__ import annotations
 
 import html
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,19 +21,17 @@ from IPython.display import display
 from ..errors import AgentFlowError
 from ..front import Engine
 from . import laboratory, room_view
+from .clicks import QUIET_SECONDS, Clicks
 from .playbook import PRESETS
 from .recording import LaneView
 from .sayings import in_words
 from .schedule import LANES, Schedule, Setting
 from .stage import AXES, Stage
 
-QUIET_SECONDS = 0.25  # a second click within this time is a double click, except on Step, Back and Forward
-BUSY_SECONDS = 0.3  # a move that takes longer is shown as under way
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
 CHOOSE = "choose one ..."
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
-_QUICK = ("Step", "Back", "Forward")
 
 
 class ControlRoom(Stage):
@@ -46,14 +42,9 @@ class ControlRoom(Stage):
         quiet_seconds: float = QUIET_SECONDS, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(engine, setting, **options)
-        self.quiet_seconds = quiet_seconds
         self._drawing, self._ended = threading.RLock(), threading.Event()
-        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], str] | None] = queue.SimpleQueue()
-        self._hand: threading.Thread | None = None
-        self._waiting, self._since = 0, 0.0
+        self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
         self._ours = threading.local()
-        self._clicked: dict[str, float] = {}
-        self._ignored = 0
         self._busy_lane, self._retrying = "", False
         self._build()
         with suppress(Exception):  # it is said in the room; Reset tries again
@@ -62,12 +53,11 @@ class ControlRoom(Stage):
     def close(self) -> None:
         """No thread, process, connection or widget of the room is left. Raises LaneError if a step does not return."""
         self._ended.set()
-        self._queue.put(None)
+        self._clicks.end()
         try:
             super().close()
         finally:
-            if self._hand and self._hand is not threading.current_thread():
-                self._hand.join(self.stepper.patience)
+            self._clicks.join(self.stepper.patience)
             for widget in self._made():
                 for part in (widget, widget.layout, getattr(widget, "style", None)):
                     if part is not None:
@@ -76,60 +66,27 @@ class ControlRoom(Stage):
     # -- clicks ------------------------------------------------------------------------------------------------------
 
     def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
-        """The move is made as soon as those before it have ended.
-
-        Half a double click is ignored and counted, and so is a click while a move takes its time.
-        """
-        now = time.monotonic()
-        quiet = 0.0 if key.startswith(_QUICK) else self.quiet_seconds
-        double = now - self._clicked.get(key, float("-inf")) < quiet
-        if self.closed:
-            return
-        if double or (self.busy and now - self._since > BUSY_SECONDS):
-            with self._drawing:
-                self._ignored += 1
-                self._draw()
-            return
-        if not self.busy:
-            self._ignored = 0
-        self._clicked[key], self._waiting = now, self._waiting + 1
-        self._queue.put((move, lane))
-        if self._hand is None:
-            self._hand = threading.Thread(target=self._work, name="room-hand", daemon=True)
-            self._hand.start()
+        """The move is made as soon as those before it have ended; a click that comes too fast is counted."""
+        if not self.closed and not self._clicks.click(key, move, lane):
+            self._draw()
 
     @property
     def busy(self) -> bool:
         """Whether a click's move is under way or waits."""
-        return self._waiting > 0
+        return self._clicks.busy
 
-    def _work(self) -> None:
-        """The clicks' moves, one after the other, until the room is closed."""
-        while (told := self._queue.get()) is not None:
-            self._since = time.monotonic()
-            self._make(*told)
-            self._waiting -= 1
-
-    def _make(self, move: Callable[[], Any], lane: str) -> None:
-        slow = threading.Timer(BUSY_SECONDS, self._show_busy, [lane])
-        slow.daemon = True
-        slow.start()
-        try:
-            move()
-        except Exception as error:
-            if self.trouble is None:  # the stage has put its own errors into words; this went wrong while drawing
-                self.trouble = in_words(error)
-                self._draw()
-        finally:
-            slow.cancel()
-            with self._drawing:
-                if self._busy_lane:
-                    self._busy_lane = ""
-                    self._draw()
+    def _done(self, error: Exception | None) -> None:
+        """The end of a move is shown, if the stage has not done so."""
+        wrong = error is not None and self.trouble is None  # the stage puts its own errors into words
+        if error is not None and wrong:
+            self.trouble = in_words(error)
+        if self._busy_lane or wrong:
+            self._busy_lane = ""
+            self._draw()
 
     def _show_busy(self, lane: str) -> None:
         """A move that takes its time: the lane's line says so, and its buttons rest."""
-        with self._drawing:
+        with self._drawn():
             if lane and self.busy and not self.closed:
                 self._busy_lane = lane
                 self._draw_lane(next(one for one in self.frame.lanes if one.name == lane))
@@ -233,8 +190,12 @@ class ControlRoom(Stage):
         self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
         run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
-        run.add_class("af-run")  # the page presses it when Enter is pressed in the field
-        return _row([self._line, copy, run, self._preset, self._which, self._kind], "af-plan")
+        run.add_class("af-run")
+        # not seen: the page writes the line here when Run is pressed
+        wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
+        wire.add_class("af-wire")
+        wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
+        return _row([self._line, copy, run, self._preset, self._which, self._kind, wire], "af-plan")
 
     def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
         text = key.removesuffix(f" {lane}") if lane else key
@@ -270,6 +231,10 @@ class ControlRoom(Stage):
         if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
             self._click("Forward to", lambda: self.show(entry))
 
+    def _wired(self, line: str) -> None:
+        """Run, with the line that stood in the field: a button's message may overtake that of the field beside it."""
+        self._click(f"Run {line}", lambda: self.run(line))
+
     def _chosen(self, name: str) -> None:
         if name in PRESETS:
             self.preset(name)
@@ -291,7 +256,7 @@ class ControlRoom(Stage):
 
     def _changed(self) -> None:
         if not self.busy:  # a cell's move: a click has done this already
-            self._ignored = 0
+            self._clicks.ignored = 0
         self._draw()
 
     def _draw(self) -> None:
@@ -304,7 +269,7 @@ class ControlRoom(Stage):
             for lane in scene.lanes:
                 self._draw_lane(lane)
             self._panes.value, self._head.value = room_view.panes(scene), room_view.head(scene)
-            self._say.value = room_view.say(scene, self._ignored)
+            self._say.value = room_view.say(scene, self._clicks.ignored)
             self._draw_controls(scene)
             self._draw_schedule(scene)
             for name, (box, _) in self._lanes.items():

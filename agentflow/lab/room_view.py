@@ -191,8 +191,10 @@ def history(scene: Scene) -> str:
     """The text twin of the timeline."""
     lines = "".join(f"<li>{clean(line)}</li>" for line in scene.history)
     entries = counted(scene.length, "entry", "entries")
-    head = f'<details class="twin" open data-line="{clean(scene.line)}"><summary>history as text, {entries}</summary>'
-    return f"{head}<ol>{lines}</ol></details>"
+    return (
+        f'<details class="twin" open data-line="{clean(scene.line)}"><summary>history as text, {entries}</summary>'
+        f"<ol>{lines}</ol></details>"
+    )
 
 
 def static(scene: Scene) -> str:

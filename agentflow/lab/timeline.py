@@ -52,7 +52,8 @@ class Timeline:
             inner = f'<div style="{stays}">{self.gutter}</div>{inner}{self._target()}'
             inner = f'<div style="direction:ltr;position:relative;width:max-content;min-width:100%">{inner}</div>'
             scrolls += ";direction:rtl" if self.look_at is None else ""
-        return f'<div class="af-timeline"><div style="{scrolls}">{inner}</div>{twin_}</div>'
+        named = 'tabindex="0" role="group" aria-label="Timeline, scrolls sideways" data-lm-suppress-shortcuts="true"'
+        return f'<div class="af-timeline"><div style="{scrolls}" {named}>{inner}</div>{twin_}</div>'
 
     def _target(self) -> str:
         if self.look_at is None:

@@ -18,6 +18,7 @@ from agentflow.lab.timeline import timeline
 from .atlas import atlas_seconds
 from .lanes import medians
 from .place import Place
+from .room import median_click
 
 ENTRIES = 60
 LONG_LINE = "A*2 " + "A~ " * 44 + "A A! expire B*2 B|| expire A+ A* B> B"
@@ -63,6 +64,8 @@ def measured(place: Place, rounds: int, say: Callable[[str], None]) -> list[tupl
         ("20 moves on process lanes, their start included, in ms", lanes["process"], 1000.0),
         (f"drawing a timeline of {ENTRIES} entries, in ms", timeline_milliseconds(place, rounds=rounds), 30.0),
     ]
+    say("clicks in a real JupyterLab")
+    found.append(("a click to the changed picture in Chromium, the median, in ms", median_click(place.url), 120.0))
     say("the crash atlas")
     found.append(("the crash atlas, in s", atlas_seconds(place), 60.0))
     say("the pair matrix")

@@ -1,0 +1,90 @@
+"""The exercises of 04 and 05: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentflow import Engine
+from agentflow.lab import stages
+from agentflow.lab.checks import CheckFailed
+from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
+from tests.conftest import rows
+from tests.solutions import suspend_and_resume, the_acknowledgment_gap
+
+KEY = stages.outline("04-the-acknowledgment-gap").exercise("key_for").judge
+WAKEUP = stages.outline("05-suspend-and-resume").exercise("lost_wakeup").judge
+COUNTED = itertools.count(7)
+
+
+def stub(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(engine: Engine) -> None:
+    schemas = "SELECT nspname FROM pg_namespace ORDER BY 1"
+    before = rows(engine, schemas)
+    for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
+        assert judged(KEY, make, engine).startswith(SOLVED)
+    assert judged(KEY, stub, engine) == NOT_SOLVED
+    assert rows(engine, schemas) == before
+    assert rows(engine, "SELECT * FROM {w}.tool_ledger") == []
+
+
+MADE: list[tuple[Callable[[str, str], Any], str]] = [
+    (lambda _w, _a: str(uuid.uuid4()), "made up anew, so the tool cannot know that it was asked before"),
+    (lambda w, _a: f"{w}-{time.time()}", "holds the clock"),
+    (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
+    (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls and counts to another number"),
+    (lambda w, a: str(hash((w, a))), "in another process"),
+    (lambda w, _a: w, "no row for send-receipt of request-1.*The action must be part of the key"),
+    (lambda _w, a: a, "no row for resolve-account of request-2.*The workflow id must be part of the key"),
+    (lambda _w, _a: "key", "no row for send-receipt of request-1"),
+    (lambda _w, _a: None, "a call without a key has its effect every time"),
+    (lambda w, a: (w, a), "a tuple, .*A key is a text"),
+    (lambda _w, _a: "", "an empty text"),
+    (lambda w, a: w + a + 1, "raised TypeError for resolve-account of request-1"),
+]
+
+
+@pytest.mark.parametrize(("make", "hint"), MADE, ids=[hint[:24] for _, hint in MADE])
+def test_a_key_that_does_not_hold_is_told_what_it_looks_like(
+    engine: Engine, make: Callable[[str, str], Any], hint: str
+) -> None:
+    with pytest.raises(CheckFailed, match=hint):
+        judged(KEY, make, engine)
+
+
+def test_a_lost_wakeup_is_accepted(engine: Engine) -> None:
+    assert judged(WAKEUP, suspend_and_resume.lost_wakeup, engine).startswith(SOLVED)
+    assert judged(WAKEUP, lambda: "A*3 event:approval A A*", engine).startswith(SOLVED)
+    assert judged(WAKEUP, stub, engine) == NOT_SOLVED
+
+
+LINES = [
+    ("A* event:approval B*", "when the workflow was parked, and woke it. Deliver it one transaction earlier"),
+    ("A*2 event:approval A*", "before a worker looked for it, so the look found it"),
+    ("event:approval A*", "before a worker looked for it"),
+    ("A*3 event:approval", "Nobody has parked the workflow yet"),
+    ("A*3 event:approval A", "the real one is left ready by the same line. Let a worker go to the end"),
+    ("A* B*", "Nobody answers in your line"),
+    ("A* event:hello B*", "nobody awaits it; approval_agent waits for approval"),
+    ("A* A* nonsense", "nonsense"),
+    ("A*3 event:approval A! expire B*", "so the look found it"),
+    ("A*3 event:approval A! A*", "A!"),
+    (None, "does it end with `return`"),
+    (["A*"], "A schedule is a text"),
+]
+
+
+@pytest.mark.parametrize(("line", "hint"), LINES, ids=[str(line) for line, _ in LINES])
+def test_a_line_that_loses_nothing_is_told_when_the_answer_came(engine: Engine, line: Any, hint: str) -> None:
+    with pytest.raises(CheckFailed, match=hint):
+        judged(WAKEUP, lambda: line, engine)
