@@ -182,7 +182,7 @@ def test_a_stage_that_nobody_answers_shows_the_same_each_time_and_after_an_inter
         interrupted = course.stage(told.name)
         interrupted.reveal(told.questions[0].name)
         assert read_through(told.name) == first
-        assert "attempt" not in " ".join(first[:-1]).lower()
+        assert not re.search(r"attempt \d", " ".join(first[:-1]).lower())
 
 
 def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: Stage) -> None:

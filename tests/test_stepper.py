@@ -11,7 +11,7 @@ import pytest
 from agentflow import Boundary, Database, Engine, Policy, migrate
 from agentflow.errors import AgentFlowError, BadSchedule, LaneError, NotALaboratory
 from agentflow.lab.capsule import capture, first_divergence
-from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go
+from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go, schema_of
 from agentflow.lab.moves import Moved
 from agentflow.lab.playbook import PRESETS, REQUESTS
 from agentflow.lab.schedule import Move, Setting
@@ -493,6 +493,27 @@ def test_a_fresh_laboratory_closes_the_one_before_and_starts_empty(url: str, mon
     finally:
         let_go("engine", "t_fresh")
         drop(Database(url, "t_fresh"))
+
+
+def test_people_who_share_a_database_have_laboratories_of_their_own(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    engines = []
+    for person in ("t_ada", "t_bob"):
+        monkeypatch.setenv("AGENTFLOW_SCHEMA", person)
+        engines.append(fresh_laboratory("t_shared"))
+    try:
+        assert [engine.database.schema for engine in engines] == ["t_ada_t_shared", "t_bob_t_shared"]
+        for engine in engines:
+            engine.create_workflow("mine", workflow_id="request-1")
+        monkeypatch.setenv("AGENTFLOW_SCHEMA", "t_ada")
+        assert fresh_laboratory("t_shared").list_workflows() == []
+        assert [row["id"] for row in engines[1].list_workflows()] == ["request-1"]
+    finally:
+        for engine in engines:
+            let_go("engine", engine.database.schema)
+            drop(engine.database)
+    monkeypatch.setenv("AGENTFLOW_SCHEMA", "agentflow")
+    assert schema_of("t_shared") == "t_shared"
 
 
 def test_a_fresh_laboratory_refuses_a_schema_with_somebody_elses_workflows(

@@ -6,6 +6,7 @@ not: what happens in it (`stepper`), what it looks like (`look`).
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from ..front import Engine, open_engine
 from ..migrations import LABORATORY, migrate
 from ..model import Policy
 from ..requests import read_requests
+from ..schema import DEFAULT_SCHEMA
 from ..server import Server
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
@@ -60,16 +62,23 @@ def let_go_of_all() -> None:
         let_go(kind, name)
 
 
+def schema_of(name: str) -> str:
+    """The schema of this laboratory: its name, after AGENTFLOW_SCHEMA if that is set, so that a class may share a database."""
+    mine = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
+    return name if mine == DEFAULT_SCHEMA else f"{mine}_{name}"
+
+
 def fresh_laboratory(name: str, **options: Any) -> Engine:
-    """An engine on the empty laboratory `name` (a schema of its own); running it again closes the one before.
+    """An engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
 
     Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises
     NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
     """
-    let_go("room", name)
+    schema = schema_of(name)
+    let_go("room", schema)
     options.setdefault("policy", PATIENT)
-    engine = open_engine(schema=name, **options)
-    keep("engine", name, engine)
+    engine = open_engine(schema=schema, **options)
+    keep("engine", schema, engine)
     if _is_unused(engine.database):
         migrate(engine.database, laboratory=True)
     engine.reset_database()

@@ -18,6 +18,7 @@ from ..errors import AgentFlowError, EventRefused
 from ..front import Engine, find_database
 from ..migrations import migrate
 from ..worker import new_identity
+from .laboratory import schema_of
 from .outline import Exercise, Outline
 
 SCHEMA = "course"
@@ -155,11 +156,11 @@ class Record:
 
 
 def open_record(schema: str | None = None) -> Record:
-    """The record in this schema, or in AGENTFLOW_COURSE, or in `course`, on the server that the laboratories use.
+    """The record in this schema, or in AGENTFLOW_COURSE, or in schema_of("course"), on the server of the laboratories.
 
     Raises AgentFlowError: DatabaseAway, ServerError, NotALaboratory if the schema is a laboratory, which may be emptied.
     """
-    chosen = schema or os.environ.get("AGENTFLOW_COURSE") or SCHEMA
+    chosen = schema or os.environ.get("AGENTFLOW_COURSE") or schema_of(SCHEMA)
     database = find_database(chosen, patience=PATIENCE)
     migrate(database, course=True)
     return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise, "notes": notes}))

@@ -109,7 +109,7 @@ STAGE = Outline(
                 ),
                 Option("all five"),
             ),
-            "Their documents say so too: steps run at least once. What differs is who notices the death, and when.",
+            "Their own pages say so, below: steps run at least once. What differs is who notices the death, and when.",
         ),
     ),
     exercises=(
