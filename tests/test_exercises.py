@@ -201,7 +201,7 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
         (whole.replace(":token", ":fence"), "names a value that is not there: .*There are :id, :worker, :token"),
         ("true; DROP TABLE workflows", "Leave the semicolon out"),
         (None, "does it end with `return`"),
-        (5, "returns a int, 5. Return the condition as a text"),
+        (5, "returns a number, 5. Return the condition as a text"),
     ]
     for wrong, hint in hints:
         with pytest.raises(CheckFailed, match=hint):
