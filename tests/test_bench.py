@@ -22,7 +22,18 @@ def test_quick_run_reports_every_ratio_and_at_most_nine_statements(url: str, tmp
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["results"]
-    subjects = ("tutorial", "tutorial", "statements", "pgbench", "pgbench", "claim", "submit")
+    subjects = (
+        "tutorial",
+        "tutorial",
+        "statements",
+        "pgbench",
+        "pgbench",
+        "claim",
+        "submit",
+        "thread",
+        "process",
+        "timeline",
+    )
     assert len(results) == len(subjects)
     for result, subject in zip(results, subjects, strict=True):
         assert subject in result["what"]
