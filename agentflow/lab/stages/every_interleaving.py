@@ -100,7 +100,7 @@ STAGE = Outline(
                     "that two workers must block each other: each write goes through, and somebody completes it",
                 ),
             ),
-            "The stale worker writes the same result at the same place. With a model that answers differently it would matter.",
+            "The stale worker writes the same result at the same place. With the count of checkpoints gone too, it would matter.",
         ),
     ),
     exercises=(
