@@ -92,6 +92,7 @@ def test_a_payload_that_is_no_json_is_refused(payload: Any) -> None:
         ("without=lease_owner,fence_token,lease_owner A", "without=fence_token,lease_owner A"),
         ("event:approval=true", "event:approval"),
         (f"A*{MAX_TIMES} A*2", f"A*{MAX_TIMES} A*2"),
+        (f"A*{MAX_TIMES - 1} A", f"A*{MAX_TIMES}"),
         ("", ""),
     ],
 )
@@ -164,6 +165,12 @@ def test_a_roll_says_who_is_dead_before_the_line_begins() -> None:
     with pytest.raises(BadSchedule, match="is dead"):
         parse("A", Roll([Move("kill", "A")]))
     assert parse("A+ A", Roll([Move("kill", "A")])).moves == (Move("start", "A"), Move("go", "A"))
+
+
+def test_a_worker_killed_in_its_pause_is_dead_and_its_successor_is_not_paused() -> None:
+    assert str(parse("A A|| A! A+ A")) == "A A|| A! A+ A"
+    with pytest.raises(BadSchedule, match="not paused"):
+        parse("A A|| A! A+ A>")
 
 
 def test_the_lanes_are_those_up_to_the_last_that_moves_and_two_always() -> None:
