@@ -564,9 +564,9 @@ def test_milliseconds_keep_columns_apart_and_cut_an_idle_stretch(entries: Of) ->
     assert ">milliseconds<" in drawn.svg
     assert ">3120<" in drawn.svg
     strokes = [one.get("d", "") for one in parsed(drawn).iter(SVG + "path") if one.get("d", "").endswith("m4 13l4 -13")]
-    between = float(strokes[0].removeprefix("M").split()[0]) + 6
-    assert len(strokes) == 1, "one stretch is idle, and two strokes cut it"
-    assert names[6] < between < names[7]
+    cut = [float(stroke.removeprefix("M").split()[0]) + 6 for stroke in strokes]
+    assert len(cut) == 2, "two stretches are idle: until the lease ends, and until somebody claims"
+    assert names[6] < cut[0] < names[7] < cut[1] < names[8]
 
 
 # -- what the world may send ---------------------------------------------------------------------------------------------
