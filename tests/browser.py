@@ -104,7 +104,7 @@ def jupyter_lab(home: Path, url: str) -> Iterator[Lab]:
     token = secrets.token_hex(16)
     own = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")}
     environment = {
-        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url,
+        **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url, "AGENTFLOW_COURSE": "course",
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
