@@ -41,6 +41,17 @@ SECOND = """\
 room = control_room(engine)
 room"""
 GAP = "A*5 A! expire B"
+DISCONNECTED = "jupyter-widgets-disconnected"
+PARTED = """room => {
+    const before = one => getComputedStyle(one, '::before');
+    const line = before(room), all = [...room.querySelectorAll('*')];
+    const icons = all.filter(one => one.offsetParent && !['none', 'normal'].includes(before(one).content)
+        && before(one).display !== 'none');
+    const buttons = [...room.querySelectorAll('button, input, select')].filter(one => one.offsetParent);
+    const pressable = buttons.filter(one => getComputedStyle(one).pointerEvents !== 'none').map(one => one.outerHTML);
+    const focused = buttons.filter(one => { one.focus(); return document.activeElement === one; }).map(one => one.outerHTML);
+    return [line.display === 'none' ? '' : line.content, icons.length, pressable, focused];
+}"""
 
 
 @dataclass
@@ -406,8 +417,14 @@ def test_after_a_kernel_restart_the_last_picture_stays_and_running_the_cells_aga
     page.wait_for_function(
         "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=PATIENCE
     )
+    eventually(lambda: DISCONNECTED in page.evaluate("() => document.querySelector('.af-room:not(.still)').className"))
     assert "A is killed" in page.locator(".jp-Notebook").inner_text()
+    said, icons, pressable, focused = shown.room.evaluate(PARTED)
+    assert said == '"The kernel was restarted. Run this cell to use the controls."'
+    assert (icons, pressable, focused) == (0, [], [])
+    shown.room.screenshot(path=shot("room-after-a-restart"))
     run_all(page)
     expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
+    assert DISCONNECTED not in (shown.room.get_attribute("class") or "")
     shown.click("Expire lease")
     shown.says("8. A's lease expires")
