@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentflow import Database, Engine, migrate
-from agentflow.errors import BadSchedule, LaneError
+from agentflow.errors import BadSchedule, LaneError, UnfaithfulValue
 from agentflow.lab import clicks
 from agentflow.lab import room as rooms
 from agentflow.lab.laboratory import PATIENT
@@ -330,6 +330,17 @@ def test_an_entry_that_does_not_exist_is_refused_in_words(room: ControlRoom) -> 
     assert room.entry is None
 
 
+@pytest.mark.parametrize("entry", [-1, 0, 99])
+def test_a_fork_at_an_entry_that_does_not_exist_is_refused_in_words(
+    room: ControlRoom, engine: Engine, entry: int
+) -> None:
+    room.run("A*2")
+    before = canonical(engine)
+    with pytest.raises(BadSchedule, match=f"no entry {entry}; request-1 has 3 entries"):
+        room.fork(entry)
+    assert (canonical(engine), room.stepper.line) == (before, "A*2")
+
+
 def test_fork_here_plays_to_the_entry_and_lets_the_learner_go_on_differently(room: ControlRoom, engine: Engine) -> None:
     room.run(GAP)
     before = canonical(engine)[0]["history"]
@@ -451,6 +462,38 @@ def test_a_button_pressed_where_it_means_nothing_is_answered_with_a_sentence(
     assert room._say.value.startswith('<div class="say bad">')
     assert canonical(engine) == before
     assert room.stepper.line == "A*"
+
+
+@pytest.mark.parametrize("requests", ["", "requests=2 "])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda room: room.expire("request-7"),
+        lambda room: room.due("request-7"),
+        lambda room: room.deliver("approval", True, "request-7"),
+    ],
+    ids=["expire", "due", "deliver"],
+)
+def test_a_move_about_an_unknown_workflow_is_refused_in_words_and_touches_no_other(
+    room: ControlRoom, engine: Engine, act: Callable[[ControlRoom], Any], requests: str
+) -> None:
+    room.run(f"workflow=approval_agent {requests}A*3")
+    before, line = canonical(engine), room.stepper.line
+    with pytest.raises(BadSchedule, match="There is no workflow 'request-7'; there is request-1"):
+        act(room)
+    assert "There is no workflow 'request-7'" in said(room)
+    assert (canonical(engine), room.stepper.line) == (before, line)
+
+
+def test_a_payload_that_is_no_json_is_refused_as_the_engine_refuses_it(room: ControlRoom, engine: Engine) -> None:
+    room.run("workflow=approval_agent A*")
+    before = canonical(engine)
+    with pytest.raises(UnfaithfulValue, match="set"):
+        room.deliver(payload={1, 2})
+    assert "UnfaithfulValue" in said(room)
+    assert canonical(engine) == before
+    room.deliver(payload={"by": "ada"})
+    assert "a person delivers event approval" in said(room)
 
 
 def test_an_error_is_shown_as_a_sentence_and_raised_to_a_cell(room: ControlRoom) -> None:
