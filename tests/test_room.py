@@ -645,6 +645,13 @@ def test_the_lanes_can_be_processes_and_none_is_left(room: ControlRoom) -> None:
     assert room.stepper.line == f"{GAP} B!"
 
 
+def test_lanes_of_an_unknown_kind_are_refused_and_the_room_is_as_it_was(room: ControlRoom) -> None:
+    room.run("A*2")
+    with pytest.raises(LaneError, match="not 'fiber'"):
+        room.on("fiber")  # type: ignore[arg-type]
+    assert (room.stepper.kind, room.stepper.line) == ("thread", "A*2")
+
+
 def test_a_room_can_open_on_a_preset_or_on_a_line(engine: Engine) -> None:
     engine.policy = PATIENT
     for setting in ("stale worker", PRESETS["stale worker"].line):

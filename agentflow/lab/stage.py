@@ -14,7 +14,7 @@ from ..errors import BadSchedule, DatabaseAway, LaneError
 from ..front import Engine
 from ..server import Server
 from ..values import to_json
-from .crew import Kind
+from .crew import Kind, known_kind
 from .look import counted
 from .moves import Moved
 from .playbook import PRESETS
@@ -126,8 +126,7 @@ class Stage:
             awaited = self.awaited(number)
             if not event and not awaited:
                 raise BadSchedule("No workflow waits for an event, so there is nothing to deliver.")
-            about = self.stepper.workflows[(number or 1) - 1]
-            to_json(payload, workflow=about, step=f"event {event or awaited}")  # an engine refuses what is no JSON
+            to_json(payload, workflow=self.stepper.workflows[(number or 1) - 1], step=event or awaited)  # or refused here
             return self._told(self.stepper.move(deliver(event or awaited, payload, number)))[-1]
 
     def move(self, move: Move | str) -> Moves:
@@ -184,6 +183,7 @@ class Stage:
     def on(self, lanes: Kind) -> Moves:
         """The same schedule was played on lanes of this kind, and so are the moves to come."""
         with self._acting():
+            known_kind(lanes)
             was, line = self.stepper.kind, self.stepper.line
             self.stepper.kind = lanes
             try:
