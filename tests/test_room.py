@@ -6,6 +6,7 @@ import html
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -37,6 +38,16 @@ def room(engine: Engine) -> Iterator[ControlRoom]:
     yield room
     room.close()
     assert ours() == others
+
+
+@contextmanager
+def control_room_of(engine: Engine, line: str) -> Iterator[ControlRoom]:
+    """A second room, closed at the end."""
+    room = control_room(engine, line, name="other", quiet_seconds=0)
+    try:
+        yield room
+    finally:
+        room.close()
 
 
 def ours() -> list[str]:
@@ -381,6 +392,36 @@ def test_a_race_is_one_frame_and_its_line_plays_the_same_again(room: ControlRoom
     before = canonical(engine)
     room.run(room.stepper.line)
     assert canonical(engine) == before
+
+
+def test_after_a_race_the_changed_cells_have_the_hue_of_the_worker_that_wrote_them(room: ControlRoom) -> None:
+    first, second = room.race("A", "B")
+    assert second.ended == "idle"
+    assert f'<div class="pane {first.move.lane.lower()}">' in room._panes.value
+    assert f'<div class="pane {second.move.lane.lower()}">' not in room._panes.value
+    assert 'class="ch' in room._panes.value
+    room.run("requests=2")
+    for moved in room.race("A", "B"):
+        room.look_at(moved.workflow)
+        assert f'<div class="pane {moved.move.lane.lower()}">' in room._panes.value
+
+
+def test_a_worker_that_gave_its_work_up_says_whether_another_has_it(room: ControlRoom) -> None:
+    room.run("A*2 A|| expire A> A")
+    assert "gave request-1 up, its lease has ended" in room._lanes["A"][1].value
+    room.step("B")
+    assert "gave request-1 up, another has it" in room._lanes["A"][1].value
+
+
+def test_reset_brings_back_the_setting_the_room_was_opened_with(room: ControlRoom, engine: Engine) -> None:
+    room.run("without=idempotency_key A*5")
+    click(room, "Reset")
+    assert (room.stepper.line, room._line.value) == ("", "")
+    assert rows(engine, "SELECT * FROM {s}.workflows") == []
+    with control_room_of(engine, "requests=2 A") as other:
+        other.run("A*2")
+        other.reset()
+        assert other.stepper.line == "requests=2"
 
 
 def test_with_several_requests_the_one_last_worked_on_is_shown_unless_one_is_chosen(room: ControlRoom) -> None:

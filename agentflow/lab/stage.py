@@ -17,7 +17,7 @@ from ..values import to_json
 from .crew import Kind, known_kind
 from .look import counted
 from .moves import Moved
-from .playbook import PRESETS
+from .playbook import PRESETS, as_line
 from .recording import Frame, Recording, holder
 from .room_view import NOTHING, Scene
 from .sayings import Trouble, in_words, without_entry
@@ -35,17 +35,6 @@ class Moves(list[Moved]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self))
-
-
-def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
-    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
-
-    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
-    """
-    if setting is None:
-        known = list(workflows)
-        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
-    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)
 
 
 class Stage:
@@ -126,7 +115,7 @@ class Stage:
             awaited = self.awaited(number)
             if not event and not awaited:
                 raise BadSchedule("No workflow waits for an event, so there is nothing to deliver.")
-            to_json(payload, workflow=self.stepper.workflows[(number or 1) - 1], step=event or awaited)  # or refused here
+            to_json(payload, workflow=workflow or self.workflow, step=event or awaited)  # refuses what is no JSON
             return self._told(self.stepper.move(deliver(event or awaited, payload, number)))[-1]
 
     def move(self, move: Move | str) -> Moves:
@@ -176,9 +165,9 @@ class Stage:
             return done
 
     def reset(self) -> None:
-        """No worker, no workflow and no effect is left; the setting stays. Raises DatabaseAway."""
+        """No worker, workflow or effect is left, and the setting is the one the room was opened with. Raises DatabaseAway."""
         with self._acting():
-            self._play(str(Schedule(self.stepper.setting)))
+            self._play(Schedule(self._first.setting))
 
     def on(self, lanes: Kind) -> Moves:
         """The same schedule was played on lanes of this kind, and so are the moves to come."""
@@ -226,10 +215,9 @@ class Stage:
 
     def _exists(self, entry: int) -> None:
         """Raises BadSchedule if the shown workflow has no such entry."""
-        if not 1 <= entry <= self.length:
-            raise BadSchedule(
-                f"There is no entry {entry}; {self.workflow} has {counted(self.length, 'entry', 'entries')}."
-            )
+        last = self.length
+        if not 1 <= entry <= last:
+            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}.")
 
     def copy(self) -> str:
         """The schedule so far; the button also puts it into the clipboard."""
@@ -240,14 +228,13 @@ class Stage:
     def look_at(self, workflow: str | None) -> None:
         """This workflow is shown; None: the one that was last worked on. Raises BadSchedule for an unknown one."""
         with self._looking():
-            if workflow is not None:
-                self._known(workflow)
+            self._known(workflow)
             self.chosen, self.entry, self.remark = workflow, None, ""
             self.said = f"{self.length}. {self.sentences[-1]}" if self.length else NOTHING
 
-    def _known(self, workflow: str) -> None:
+    def _known(self, workflow: str | None) -> None:
         """Raises BadSchedule if the laboratory has no such workflow."""
-        if workflow not in (there := self.stepper.workflows):
+        if workflow is not None and workflow not in (there := self.stepper.workflows):
             raise BadSchedule(f"There is no workflow {workflow!r}; there is {', '.join(there)}.")
 
     def scale(self, axis: Axis) -> None:
@@ -314,7 +301,7 @@ class Stage:
             name=self.stepper.setting.workflow,
             setting=str(Setting(**{**vars(self.stepper.setting), "workflow": Setting.workflow})),
             workflow=self.workflow, row=frame.rows.get(self.workflow), before=before.rows.get(self.workflow),
-            who=frame.who, lanes=frame.lanes, history=told, length=len(entries), entry=self.entry,
+            who=frame.writer(self.workflow), lanes=frame.lanes, history=told, length=len(entries), entry=self.entry,
             statement=frame.statement, schema=self.stepper.engine.database.schema, line=self.stepper.line,
             said=f"looking back: {self.entry}. {told[self.entry - 1]}" if looking and self.entry else self.said,
             remark="" if looking else self.remark, trouble=self.trouble, away=self.away,
@@ -372,8 +359,7 @@ class Stage:
     def _number(self, workflow: str | None, wanted: Callable[[Any], bool]) -> int | None:
         """The number of the workflow that a move is about, where it has to be said. Raises BadSchedule if it is unknown."""
         workflows = self.stepper.workflows
-        if workflow is not None:
-            self._known(workflow)
+        self._known(workflow)
         if len(workflows) == 1:
             return None
         found = [name for name, row in self.recording.frames[-1].rows.items() if wanted(row)]
