@@ -6,12 +6,13 @@ import html
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from agentflow import Database, Engine, migrate
-from agentflow.errors import BadSchedule, LaneError
+from agentflow.errors import BadSchedule, LaneError, UnfaithfulValue
 from agentflow.lab import clicks
 from agentflow.lab import room as rooms
 from agentflow.lab.laboratory import PATIENT
@@ -37,6 +38,16 @@ def room(engine: Engine) -> Iterator[ControlRoom]:
     yield room
     room.close()
     assert ours() == others
+
+
+@contextmanager
+def control_room_of(engine: Engine, line: str) -> Iterator[ControlRoom]:
+    """A second room, closed at the end."""
+    room = control_room(engine, line, name="other", quiet_seconds=0)
+    try:
+        yield room
+    finally:
+        room.close()
 
 
 def ours() -> list[str]:
@@ -330,6 +341,17 @@ def test_an_entry_that_does_not_exist_is_refused_in_words(room: ControlRoom) -> 
     assert room.entry is None
 
 
+@pytest.mark.parametrize("entry", [-1, 0, 99])
+def test_a_fork_at_an_entry_that_does_not_exist_is_refused_in_words(
+    room: ControlRoom, engine: Engine, entry: int
+) -> None:
+    room.run("A*2")
+    before = canonical(engine)
+    with pytest.raises(BadSchedule, match=f"no entry {entry}; request-1 has 3 entries"):
+        room.fork(entry)
+    assert (canonical(engine), room.stepper.line) == (before, "A*2")
+
+
 def test_fork_here_plays_to_the_entry_and_lets_the_learner_go_on_differently(room: ControlRoom, engine: Engine) -> None:
     room.run(GAP)
     before = canonical(engine)[0]["history"]
@@ -370,6 +392,36 @@ def test_a_race_is_one_frame_and_its_line_plays_the_same_again(room: ControlRoom
     before = canonical(engine)
     room.run(room.stepper.line)
     assert canonical(engine) == before
+
+
+def test_after_a_race_the_changed_cells_have_the_hue_of_the_worker_that_wrote_them(room: ControlRoom) -> None:
+    first, second = room.race("A", "B")
+    assert second.ended == "idle"
+    assert f'<div class="pane {first.move.lane.lower()}">' in room._panes.value
+    assert f'<div class="pane {second.move.lane.lower()}">' not in room._panes.value
+    assert 'class="ch' in room._panes.value
+    room.run("requests=2")
+    for moved in room.race("A", "B"):
+        room.look_at(moved.workflow)
+        assert f'<div class="pane {moved.move.lane.lower()}">' in room._panes.value
+
+
+def test_a_worker_that_gave_its_work_up_says_whether_another_has_it(room: ControlRoom) -> None:
+    room.run("A*2 A|| expire A> A")
+    assert "gave request-1 up, its lease has ended" in room._lanes["A"][1].value
+    room.step("B")
+    assert "gave request-1 up, another has it" in room._lanes["A"][1].value
+
+
+def test_reset_brings_back_the_setting_the_room_was_opened_with(room: ControlRoom, engine: Engine) -> None:
+    room.run("without=idempotency_key A*5")
+    click(room, "Reset")
+    assert (room.stepper.line, room._line.value) == ("", "")
+    assert rows(engine, "SELECT * FROM {s}.workflows") == []
+    with control_room_of(engine, "requests=2 A") as other:
+        other.run("A*2")
+        other.reset()
+        assert other.stepper.line == "requests=2"
 
 
 def test_with_several_requests_the_one_last_worked_on_is_shown_unless_one_is_chosen(room: ControlRoom) -> None:
@@ -451,6 +503,38 @@ def test_a_button_pressed_where_it_means_nothing_is_answered_with_a_sentence(
     assert room._say.value.startswith('<div class="say bad">')
     assert canonical(engine) == before
     assert room.stepper.line == "A*"
+
+
+@pytest.mark.parametrize("requests", ["", "requests=2 "])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda room: room.expire("request-7"),
+        lambda room: room.due("request-7"),
+        lambda room: room.deliver("approval", True, "request-7"),
+    ],
+    ids=["expire", "due", "deliver"],
+)
+def test_a_move_about_an_unknown_workflow_is_refused_in_words_and_touches_no_other(
+    room: ControlRoom, engine: Engine, act: Callable[[ControlRoom], Any], requests: str
+) -> None:
+    room.run(f"workflow=approval_agent {requests}A*3")
+    before, line = canonical(engine), room.stepper.line
+    with pytest.raises(BadSchedule, match="There is no workflow 'request-7'; there is request-1"):
+        act(room)
+    assert "There is no workflow 'request-7'" in said(room)
+    assert (canonical(engine), room.stepper.line) == (before, line)
+
+
+def test_a_payload_that_is_no_json_is_refused_as_the_engine_refuses_it(room: ControlRoom, engine: Engine) -> None:
+    room.run("workflow=approval_agent A*")
+    before = canonical(engine)
+    with pytest.raises(UnfaithfulValue, match="set"):
+        room.deliver(payload={1, 2})
+    assert "UnfaithfulValue" in said(room)
+    assert canonical(engine) == before
+    room.deliver(payload={"by": "ada"})
+    assert "a person delivers event approval" in said(room)
 
 
 def test_an_error_is_shown_as_a_sentence_and_raised_to_a_cell(room: ControlRoom) -> None:
@@ -600,6 +684,13 @@ def test_the_lanes_can_be_processes_and_none_is_left(room: ControlRoom) -> None:
     assert not process.is_alive()
     room.on("thread")
     assert room.stepper.line == f"{GAP} B!"
+
+
+def test_lanes_of_an_unknown_kind_are_refused_and_the_room_is_as_it_was(room: ControlRoom) -> None:
+    room.run("A*2")
+    with pytest.raises(LaneError, match="not 'fiber'"):
+        room.on("fiber")  # type: ignore[arg-type]
+    assert (room.stepper.kind, room.stepper.line) == ("thread", "A*2")
 
 
 def test_a_room_can_open_on_a_preset_or_on_a_line(engine: Engine) -> None:

@@ -41,6 +41,27 @@ SECOND = """\
 room = control_room(engine)
 room"""
 GAP = "A*5 A! expire B"
+DISCONNECTED = "jupyter-widgets-disconnected"
+CUT_OFF = """room => {
+    const edges = room.getBoundingClientRect(), shown = [...room.querySelectorAll('button, input, select, .af-lane')];
+    const out = shown.filter(one => one.offsetParent).filter(one => {
+        const box = one.getBoundingClientRect(), cell = room.parentElement.closest('.jp-OutputArea-output, .jp-Notebook');
+        return box.right > edges.right || box.right > cell.getBoundingClientRect().right || (one.matches('button') &&
+            one.closest('.af-lane') && box.right > one.closest('.af-lane').getBoundingClientRect().right); });
+    const words = [...room.querySelectorAll('.head > span')].filter(one => one.getBoundingClientRect().right >
+        [...room.querySelectorAll('.af-top button')].at(-1).getBoundingClientRect().left);
+    return [...out, ...words].map(one => one.outerHTML.slice(0, 160));
+}"""
+PARTED = """room => {
+    const before = one => getComputedStyle(one, '::before');
+    const line = before(room), all = [...room.querySelectorAll('*')];
+    const icons = all.filter(one => one.offsetParent && !['none', 'normal'].includes(before(one).content)
+        && before(one).display !== 'none');
+    const buttons = [...room.querySelectorAll('button, input, select')].filter(one => one.offsetParent);
+    const pressable = buttons.filter(one => getComputedStyle(one).pointerEvents !== 'none').map(one => one.outerHTML);
+    const focused = buttons.filter(one => { one.focus(); return document.activeElement === one; }).map(one => one.outerHTML);
+    return [line.display === 'none' ? '' : line.content, icons.length, pressable, focused];
+}"""
 
 
 @dataclass
@@ -326,15 +347,31 @@ def test_the_newest_entry_of_a_long_history_is_in_view(clean: Shown) -> None:
     assert frame["x"] <= last["x"] and last["x"] + last["width"] <= frame["x"] + frame["width"]
 
 
-def test_no_control_is_cut_off_at_the_narrowest_width(clean: Shown) -> None:
+def test_every_control_can_be_reached_on_a_small_screen_beside_the_file_browser(clean: Shown) -> None:
     clean.run("requests=2 workflow=approval_agent A* B*4 C")
-    narrow: list[str] = clean.room.evaluate(
-        """room => { room.style.width = '880px'; const edge = room.getBoundingClientRect().right;
-            const out = [...room.querySelectorAll('button, input, select')].filter(e => e.offsetParent &&
-              e.getBoundingClientRect().right > edge).map(e => e.outerHTML.slice(0, 120));
-            room.style.width = ''; return out; }"""
-    )
-    assert narrow == []
+    page, before = clean.page, clean.page.viewport_size
+    page.evaluate("() => jupyterapp.commands.execute('filebrowser:activate')")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    try:
+        eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 880)
+        clean.room.screenshot(path=shot("room-beside-the-file-browser"))
+        assert clean.room.evaluate(CUT_OFF) == []
+        assert clean.room.evaluate("room => room.scrollWidth - room.clientWidth") == 0
+    finally:
+        page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+        page.set_viewport_size(before or {"width": 1400, "height": 1500})
+
+
+def test_no_control_is_cut_off_at_the_narrowest_width_and_below_it_the_room_scrolls(clean: Shown) -> None:
+    clean.run("requests=2 workflow=approval_agent A* B*4 C")
+    clean.room.evaluate("room => { room.style.width = '822px'; }")
+    cut = clean.room.evaluate(CUT_OFF)
+    clean.room.evaluate("room => { room.style.width = '600px'; room.scrollLeft = 1000; }")
+    reset = clean.button("Reset").bounding_box()
+    frame = clean.room.bounding_box()
+    clean.room.evaluate("room => { room.scrollLeft = 0; room.style.width = ''; }")
+    assert cut == []
+    assert reset and frame and frame["x"] <= reset["x"] and reset["x"] + reset["width"] <= frame["x"] + frame["width"]
 
 
 def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:
@@ -406,8 +443,14 @@ def test_after_a_kernel_restart_the_last_picture_stays_and_running_the_cells_aga
     page.wait_for_function(
         "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=PATIENCE
     )
+    eventually(lambda: DISCONNECTED in page.evaluate("() => document.querySelector('.af-room:not(.still)').className"))
     assert "A is killed" in page.locator(".jp-Notebook").inner_text()
+    said, icons, pressable, focused = shown.room.evaluate(PARTED)
+    assert said == '"The kernel was restarted. Run this cell to use the controls."'
+    assert (icons, pressable, focused) == (0, [], [])
+    shown.room.screenshot(path=shot("room-after-a-restart"))
     run_all(page)
     expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
+    assert DISCONNECTED not in (shown.room.get_attribute("class") or "")
     shown.click("Expire lease")
     shown.says("8. A's lease expires")

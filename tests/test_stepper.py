@@ -402,9 +402,37 @@ def test_an_event_that_was_delivered_before_changes_nothing_and_is_no_error(step
     assert stepper.move("A*")[-1].ended == "completed"
 
 
-def test_an_unknown_lane_is_named(stepper: Stepper) -> None:
-    with pytest.raises(LaneError, match="no lane 'E'; there are A, B, C, D"):
-        stepper.step("E")
+@pytest.mark.parametrize("name", ["E", "AB", "BCD", "", "a"])
+def test_an_unknown_lane_is_named_and_nothing_exists_afterwards(stepper: Stepper, engine: Engine, name: str) -> None:
+    for act in (stepper.step, stepper.crash, lambda lane: stepper.race("A", lane), stepper.worker):
+        with pytest.raises(LaneError, match=f"no lane '{name}'; there are A, B, C, D"):
+            act(name)
+    assert stepper.line == "" and statuses(engine) == {}
+
+
+def test_lanes_of_an_unknown_kind_are_refused(engine: Engine) -> None:
+    with pytest.raises(LaneError, match="kind thread or process, not 'fiber'"):
+        Stepper(engine, lanes="fiber")  # type: ignore[arg-type]
+
+
+def test_a_race_of_a_worker_with_itself_is_refused(stepper: Stepper, engine: Engine) -> None:
+    with pytest.raises(LaneError, match="name different workers"):
+        stepper.race("A", "A")
+    assert stepper.line == "" and statuses(engine) == {}
+
+
+def test_what_the_others_did_in_a_race_is_noted_although_one_worker_does_not_stand(engine: Engine) -> None:
+    gate, own = threading.Event(), engine.with_hook(None)
+    own.workflows = {"slow": lambda run, _: run.step("slow", lambda: (gate.wait(60), "late")[-1])}
+    with Stepper(own, Setting("slow"), patience=0.3) as stepper:
+        stepper.move("A.")
+        with pytest.raises(LaneError, match="A has not reached its next transaction") as refused:
+            stepper.race("A", "B")
+        assert stepper.line == "workflow=slow A. B"
+        assert "B: claim committed; idle" in "".join(refused.value.__notes__)
+        gate.set()
+        stepper._crew.lane("A").patience = 30.0
+        assert stepper.move("A*")[-1].ended == "completed"
 
 
 def test_a_laboratory_that_holds_somebody_elses_workflows_is_not_played_on(stepper: Stepper, engine: Engine) -> None:

@@ -293,6 +293,39 @@ def test_a_refused_write_says_what_it_met(entries: Of, name: str, why: str) -> N
     assert [mark.why for mark in marks(story(entries(name)), "refused")] == [why]
 
 
+@pytest.mark.parametrize(
+    ("played", "met"),
+    [
+        ("A*2 A|| expire A> A", "its lease has ended"),
+        ("A*2 A|| expire B A> A", "the row holds token 2"),
+        ("A*2 A|| expire B* A> A", "the row holds token 2"),
+        ("names=shared without=fence_token A*2 A|| expire B A> A B", "the row was changed in between"),
+    ],
+)
+def test_the_sentence_of_a_refused_write_says_truthfully_what_it_met(engine: Engine, played: str, met: str) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play(played)
+    assert f"; {met}; refused, 0 rows" in sentences(engine.history("request-1"))[-1]
+
+
+def test_a_write_that_met_another_owner_of_the_same_token_names_it(entries: Of) -> None:
+    # As if two claims had read one token at once: that takes an engine without its lock and two transactions in time.
+    told = [{**one, "fence_token": 1} for one in entries("stale_worker")]
+    last = {**told[-1], "detail": {"row_token": 1, "row_status": "ready"}}
+    claims = [one for one in told if one["event"] == "workflow_claimed"]
+    up_to_the_second = told[: told.index(claims[1]) + 1]
+    assert "; the row is held by B; refused" in sentences([*up_to_the_second, last])[-1]
+
+
+def test_a_write_after_the_lease_was_given_back_says_that_nobody_holds_the_row(engine: Engine) -> None:
+    (a,) = histories.begin(engine, "A")
+    a.claim()
+    engine.release_lease(a.claimed)
+    a.refused(lambda: a.step("classify"))
+    assert "; nobody holds the row; refused" in sentences(engine.history(histories.W))[-1]
+
+
 def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> None:
     (a,) = histories.begin(engine, "A")
     a.claim()

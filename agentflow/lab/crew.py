@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -45,8 +45,7 @@ class Crew:
 
     def lane(self, name: str) -> Lane:
         """The lane of this name; its first worker stands before its claim. Raises LaneError."""
-        if name not in LANES:
-            raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
+        known_lane(name)
         if name not in self._lanes:
             lane: Lane = (
                 ThreadLane(name, self.patience, self._reason, self._thread_engine)
@@ -131,6 +130,18 @@ class Crew:
             where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy,
             self.database_patience,            own_functions(self.engine), tool,
         )  # fmt: skip
+
+
+def known_lane(name: str) -> None:
+    """Raises LaneError if there is no lane of this name."""
+    if name not in LANES:
+        raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
+
+
+def known_kind(kind: str) -> None:
+    """Raises LaneError if lanes cannot be of this kind."""
+    if kind not in get_args(Kind):
+        raise LaneError(f"Lanes are of kind {' or '.join(get_args(Kind))}, not {kind!r}. Nothing was started.")
 
 
 def weakened(engine: Engine, setting: Setting) -> Engine:

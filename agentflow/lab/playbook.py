@@ -5,7 +5,7 @@ What does not live here: the grammar (`schedule`), playing it (`stepper`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..errors import BadSchedule
 from ..run import Workflow
 from ..tools import StandInModel
 from ..workflows import approval_agent_with, research_agent_with, support_agent_with
-from .schedule import Setting
+from .schedule import Schedule, Setting
 
 REQUESTS = (
     "I forgot my password and the reset mail never shows up. Checked spam twice.",
@@ -107,3 +107,14 @@ def events_of(workflow: str) -> tuple[str, ...] | None:
     """The events that a workflow of the playbook waits for; None for any other, of which nothing is known."""
     playable = PLAYABLE.get(workflow)
     return playable.events if playable else None
+
+
+def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
+    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
+
+    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
+    """
+    if setting is None:
+        known = list(workflows)
+        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
+    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)

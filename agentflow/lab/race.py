@@ -83,10 +83,10 @@ def race(
         settings = Settings(where, database.schema, claim, lease_seconds, make_engine)
         engine = make_engine(database)
         try:
-            with _at_the_barrier(settings, tuple(LANES[:workers]), patience) as racers:
+            with _at_the_barrier(settings, LANES[:workers], patience) as racers:
                 engine.create_workflows(asked, workflow_ids=[f"request-{n}" for n in range(1, len(asked) + 1)])
                 empty = _run(racers, patience)
-            return read_race(engine, claim, tuple(LANES[:workers]), len(asked), empty)
+            return read_race(engine, claim, LANES[:workers], len(asked), empty)
         finally:
             engine.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
-from .story import Band, Mark, Position, Run, Span, Story, box_of
+from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
 RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
@@ -184,8 +184,17 @@ class _Reader:
             return {"why": f"{entry.token} ≠ {row}"}
         if status != "ready":
             return {"why": str(status)}
-        mine = [band for band in self.bands if band.who == entry.who and band.token == entry.token]
-        return {"why": "released" if mine and mine[-1].how == "released" else "expired"}
+        if self.holder and self.holder != entry.who:
+            return {"why": f"held by {self.holder}"}
+        mine = [band for band in self.bands if band.who == entry.who and band.token == entry.token][-1:]
+        if mine and mine[0].how == "released":
+            return {"why": "released"}
+        lasts = self.holder and mine and (mine[0].seconds or 0) >= A_DAY  # it would have ended by an entry only
+        return {"why": "row changed" if lasts or (mine and self._is_there(entry)) else "expired"}
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Whether somebody else has committed already what this write would commit."""
+        return self.holder == entry.who and entry.transaction == "checkpoint" and entry.subject in self.recorded
 
     def _stops(self, index: int, entry: Entry) -> None:
         """After its last refusal a worker gives this workflow up, by itself."""

@@ -50,7 +50,8 @@ class Statement:
 class Frame:
     """The laboratory after one move (None: before the first). `line` is the schedule that leads here.
 
-    `rows` are the workflows by id, each with its steps, intents and effects; `lengths` how many entries each had.
+    `rows` are the workflows by id, each with its steps, intents and effects; `lengths` how many entries each had. In a
+    race several moves led here at once: `moved` is the last of them, `raced` are all.
     """
 
     moved: Moved | None = None
@@ -59,11 +60,15 @@ class Frame:
     lengths: Mapping[str, int] = field(default_factory=dict)
     lanes: tuple[LaneView, ...] = (LaneView("A"), LaneView("B"))
     statement: Statement | None = None
+    raced: tuple[Moved, ...] = ()
 
-    @property
-    def who(self) -> str:
-        """The lane that made the move; empty for the laboratory itself."""
-        return self.moved.move.lane if self.moved and self.moved.move.verb not in ("kill", "pause", "resume") else ""
+    def writer(self, workflow: str) -> str:
+        """The lane whose commit changed the workflow's rows last; empty for the laboratory itself."""
+        wrote = [
+            one for one in self.raced if one.workflow == workflow and one.passed and one.passed.outcome == "committed"
+        ]
+        moved = wrote[-1] if wrote else self.moved
+        return moved.move.lane if moved and moved.move.verb not in ("kill", "pause", "resume") else ""
 
 
 class Recording:
@@ -110,6 +115,7 @@ class Recording:
                 self._remember(moved)
             if noted:
                 self.note(noted[-1])
+                self.frames[-1] = replace(self.frames[-1], raced=tuple(noted))
 
     # -- what can be asked ---------------------------------------------------------------------------------------------
 
@@ -210,11 +216,13 @@ def _idle(last: Moved, rows: Mapping[str, Row]) -> str:
     if last.ended == "waiting":
         event = (rows.get(about) or {}).get("waiting_for")
         return f"idle; {about} waits for event {event}" if event else f"idle; parked {about}"
+    row = rows.get(about)
+    taken = row and (row["status"] != "ready" or (row["lease_owner"] and not row["expired"]))
     said = {
         "completed": f"idle; {about} is completed",
         "failed": f"idle; {about} is failed",
         "postponed": f"idle; {about} is put off",
-        "lost": f"idle; gave {about} up, another has it",
+        "lost": f"idle; gave {about} up, {'another has it' if taken else 'its lease has ended'}",
         "idle": "idle; found nothing to claim",
         "released": f"idle; {about} is released",
     }

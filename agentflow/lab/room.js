@@ -76,6 +76,13 @@ if (room && !room.dataset.ready) {
     const select = () => { field.focus(); field.select(); document.execCommand('copy'); };
     if (navigator.clipboard && window.isSecureContext) navigator.clipboard.writeText(field.value).catch(select); else select();
   });
+  // Without its kernel no button does anything, so none takes a key or a click; the style says why.
+  const parted = () => {
+    const gone = room.classList.contains('jupyter-widgets-disconnected');
+    q('.af-top, .af-workers, .af-controls, .af-plan').forEach(e => e.toggleAttribute('inert', gone));
+  };
+  parted();
+  new MutationObserver(parted).observe(room, {attributeFilter: ['class']});
   reach();
   new MutationObserver(reach).observe(room, {childList: true, subtree: true});
 }

@@ -116,7 +116,7 @@ class ControlRoom(Stage):
         self._head, self._say, self._picture = _html("af-head"), _html("af-say"), _html("af-tl")
         self._panes, self._twin = _html("af-panes"), _html("af-twin")
         style = f"<style>{room_view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(room_view.SCRIPT)}'>"
-        reset = self._button("Reset", self.reset, "Drop this history and start again", 72)
+        reset = self._button("Reset", self.reset, "Drop this history, and begin with the room's first setting", 72)
         self.view = widgets.VBox(
             [
                 _html("af-style", style), _row([self._head, reset], "af-top"), self._workers(), self._controls(),

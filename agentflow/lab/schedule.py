@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 from ..errors import BadSchedule
 
-LANES = "ABCD"
+LANES = ("A", "B", "C", "D")
 MAX_TIMES = 1_000
 MAX_LENGTH = 10_000
 MAX_REQUESTS = 9
@@ -28,6 +28,7 @@ MAX_REQUESTS = 9
 Verb = Literal[
     "go", "halt", "kill", "start", "pause", "resume", "renew", "lose", "expire", "due", "deliver", "forget", "restart"
 ]  # fmt: skip
+LANE_VERBS: tuple[Verb, ...] = ("go", "halt", "kill", "start", "pause", "resume", "renew", "lose")
 
 _NAME = r"\w[\w.-]*"
 _AT = r"(?:@(?P<request>[1-9]))?"
@@ -151,7 +152,7 @@ class Schedule:
     def lanes(self) -> tuple[str, ...]:
         """The lanes that take part, A and B always."""
         last = max((LANES.index(move.lane) for move in self.moves if move.lane), default=0)
-        return tuple(LANES[: max(2, last + 1)])
+        return LANES[: max(2, last + 1)]
 
     def then(self, *moves: Move) -> Schedule:
         """The same, and these moves."""

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from .entries import Row
 from .reading import story
-from .story import Mark, Story
+from .story import A_DAY, Mark, Story
 
-A_DAY = 86_400.0
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
     "checkpoint": "{who} commits checkpoint {subject} with token {token}",
@@ -36,6 +35,11 @@ _DELIVERED = {
     "event_delivered": "a person delivers event {subject}",
     "event_repeated": "a person delivers event {subject} again, nothing changes",
     "event_refused": "a person delivers event {subject}, refused, nothing changes",
+}
+_MET = {
+    "expired": "its lease has ended",
+    "released": "nobody holds the row",
+    "row changed": "the row was changed in between",
 }
 
 
@@ -94,10 +98,12 @@ def _acknowledge(mark: Mark) -> str:
 
 def _refused(mark: Mark) -> str:
     what = f"{mark.transaction} {mark.subject}".strip()
-    met = f"holds token {mark.detail.get('row_token')}" if "≠" in mark.why else f"says {mark.why}"
-    if mark.why in {"expired", "released"}:
-        met = "holds no lease of it any more"
-    return f"{mark.who} tries to write {what} with token {mark.token}; the row {met}; refused, 0 rows, nothing changed"
+    met = _MET.get(mark.why, f"the row says {mark.why}")
+    if "≠" in mark.why:
+        met = f"the row holds token {mark.detail.get('row_token')}"
+    elif mark.why.startswith("held by"):
+        met = f"the row is {mark.why}"
+    return f"{mark.who} tries to write {what} with token {mark.token}; {met}; refused, 0 rows, nothing changed"
 
 
 def _kill(mark: Mark) -> str:

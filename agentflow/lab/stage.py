@@ -13,10 +13,11 @@ from typing import Any, Literal
 from ..errors import BadSchedule, DatabaseAway, LaneError
 from ..front import Engine
 from ..server import Server
-from .crew import Kind
+from ..values import to_json
+from .crew import Kind, known_kind
 from .look import counted
 from .moves import Moved
-from .playbook import PRESETS
+from .playbook import PRESETS, as_line
 from .recording import Frame, Recording, holder
 from .room_view import NOTHING, Scene
 from .sayings import Trouble, in_words, without_entry
@@ -34,17 +35,6 @@ class Moves(list[Moved]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self))
-
-
-def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
-    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
-
-    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
-    """
-    if setting is None:
-        known = list(workflows)
-        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
-    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)
 
 
 class Stage:
@@ -105,21 +95,27 @@ class Stage:
 
     def expire(self, workflow: str | None = None) -> Moved:
         """The lease ended: of this workflow, or of the only leased one, or of the shown one."""
-        return self.move(
-            Move("expire", request=self._number(workflow, lambda row: bool(holder(row)) and not row["expired"]))
-        )[-1]
+        with self._acting():
+            number = self._number(workflow, lambda row: bool(holder(row)) and not row["expired"])
+            return self._told(self.stepper.move(Move("expire", request=number)))[-1]
 
     def due(self, workflow: str | None = None) -> Moved:
         """The back-off ended: of this workflow, or of the only one that waits one out, or of the shown one."""
-        return self.move(Move("due", request=self._number(workflow, lambda row: row["postponed"])))[-1]
+        with self._acting():
+            number = self._number(workflow, lambda row: row["postponed"])
+            return self._told(self.stepper.move(Move("due", request=number)))[-1]
 
     def deliver(self, event: str | None = None, payload: Any = True, workflow: str | None = None) -> Moved:
-        """The event arrived; without a name, the one that the shown workflow (or the only waiting one) waits for."""
+        """The event arrived; without a name, the one that the shown workflow (or the only waiting one) waits for.
+
+        Raises UnfaithfulValue for a payload that is no JSON, and like Stepper.move().
+        """
         with self._acting():
             number = self._number(workflow, lambda row: bool(row["waiting_for"]))
             awaited = self.awaited(number)
             if not event and not awaited:
                 raise BadSchedule("No workflow waits for an event, so there is nothing to deliver.")
+            to_json(payload, workflow=workflow or self.workflow, step=event or awaited)  # refuses what is no JSON
             return self._told(self.stepper.move(deliver(event or awaited, payload, number)))[-1]
 
     def move(self, move: Move | str) -> Moves:
@@ -169,13 +165,14 @@ class Stage:
             return done
 
     def reset(self) -> None:
-        """No worker, no workflow and no effect is left; the setting stays. Raises DatabaseAway."""
+        """No worker, workflow or effect is left, and the setting is the one the room was opened with. Raises DatabaseAway."""
         with self._acting():
-            self._play(str(Schedule(self.stepper.setting)))
+            self._play(Schedule(self._first.setting))
 
     def on(self, lanes: Kind) -> Moves:
         """The same schedule was played on lanes of this kind, and so are the moves to come."""
         with self._acting():
+            known_kind(lanes)
             was, line = self.stepper.kind, self.stepper.line
             self.stepper.kind = lanes
             try:
@@ -190,12 +187,8 @@ class Stage:
     def show(self, entry: int) -> str:
         """The room is as of this entry of the shown workflow (the last one: as it is now); the entry in words."""
         with self._looking():
-            last = self.length
-            if not 1 <= entry <= last:
-                raise BadSchedule(
-                    f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}."
-                )
-            self.entry = None if entry == last else entry
+            self._exists(entry)
+            self.entry = None if entry == self.length else entry
             return f"{entry}. {self.sentences[entry - 1]}"
 
     def back(self) -> str:
@@ -212,11 +205,19 @@ class Stage:
         Raises like run().
         """
         with self._acting():
+            if entry is not None:
+                self._exists(entry)
             at = entry or self.entry or self.length
             line = self.recording.frames[self.recording.at(self.workflow, at)].line if at else self.stepper.line
             done = self._play(line)
             self.remark = f"Forked at entry {at}: go on differently from here."
             return done
+
+    def _exists(self, entry: int) -> None:
+        """Raises BadSchedule if the shown workflow has no such entry."""
+        last = self.length
+        if not 1 <= entry <= last:
+            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}.")
 
     def copy(self) -> str:
         """The schedule so far; the button also puts it into the clipboard."""
@@ -227,10 +228,14 @@ class Stage:
     def look_at(self, workflow: str | None) -> None:
         """This workflow is shown; None: the one that was last worked on. Raises BadSchedule for an unknown one."""
         with self._looking():
-            if workflow is not None and workflow not in self.stepper.workflows:
-                raise BadSchedule(f"There is no {workflow}; there are {', '.join(self.stepper.workflows)}.")
+            self._known(workflow)
             self.chosen, self.entry, self.remark = workflow, None, ""
             self.said = f"{self.length}. {self.sentences[-1]}" if self.length else NOTHING
+
+    def _known(self, workflow: str | None) -> None:
+        """Raises BadSchedule if the laboratory has no such workflow."""
+        if workflow is not None and workflow not in (there := self.stepper.workflows):
+            raise BadSchedule(f"There is no workflow {workflow!r}; there is {', '.join(there)}.")
 
     def scale(self, axis: Axis) -> None:
         """The timeline's x axis counts entries, or shows milliseconds."""
@@ -296,7 +301,7 @@ class Stage:
             name=self.stepper.setting.workflow,
             setting=str(Setting(**{**vars(self.stepper.setting), "workflow": Setting.workflow})),
             workflow=self.workflow, row=frame.rows.get(self.workflow), before=before.rows.get(self.workflow),
-            who=frame.who, lanes=frame.lanes, history=told, length=len(entries), entry=self.entry,
+            who=frame.writer(self.workflow), lanes=frame.lanes, history=told, length=len(entries), entry=self.entry,
             statement=frame.statement, schema=self.stepper.engine.database.schema, line=self.stepper.line,
             said=f"looking back: {self.entry}. {told[self.entry - 1]}" if looking and self.entry else self.said,
             remark="" if looking else self.remark, trouble=self.trouble, away=self.away,
@@ -352,8 +357,9 @@ class Stage:
         return moves
 
     def _number(self, workflow: str | None, wanted: Callable[[Any], bool]) -> int | None:
-        """The number of the workflow that a move is about, where it has to be said."""
+        """The number of the workflow that a move is about, where it has to be said. Raises BadSchedule if it is unknown."""
         workflows = self.stepper.workflows
+        self._known(workflow)
         if len(workflows) == 1:
             return None
         found = [name for name, row in self.recording.frames[-1].rows.items() if wanted(row)]

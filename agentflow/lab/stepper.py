@@ -9,7 +9,7 @@ Read `moves` next.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cmp_to_key
 
@@ -19,11 +19,11 @@ from ..model import Boundary
 from ..server import Server
 from . import aim
 from .body import watched
-from .crew import Crew, Kind, weakened
+from .crew import Crew, Kind, known_kind, known_lane, weakened
 from .lanes import Lane
 from .moves import Maker, Moved, named
 from .playbook import inputs_for
-from .schedule import MAX_TIMES, Move, Roll, Schedule, Setting, parse
+from .schedule import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
 
@@ -41,6 +41,7 @@ class Stepper:
         self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
         server: Server | None = None, watch: Callable[[Moved], None] | None = None,
     ) -> None:  # fmt: skip
+        known_kind(lanes)
         self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
         self._given = engine
         self.engine: Engine = engine.with_hook(None)
@@ -127,8 +128,13 @@ class Stepper:
     def race(self, *lanes: str) -> list[Moved]:
         """These workers were told to go at the same moment; what each did, in the order in which the database saw it.
 
-        That order is written into `line`, so it can be played again. Raises LaneError, DatabaseAway, BadSchedule.
+        That order is written into `line`, so it can be played again. Raises LaneError (also if one does not come to its
+        next transaction; what the others did is noted), DatabaseAway, BadSchedule.
         """
+        for lane in lanes:
+            known_lane(lane)
+        if len(set(lanes)) < len(lanes):
+            raise LaneError(f"A race of {', '.join(lanes)}: name different workers. Nothing was moved.")
         moves = [Move("go", lane) for lane in lanes]
         with self._moving():
             for move in moves:
@@ -136,8 +142,13 @@ class Stepper:
                 self._crew.lane(move.lane)
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
-            done = [self._maker.moved(move, self._crew.lane(move.lane).settle()) for move in moves]
-            return [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
+            done, late = self._settled(moves)
+            noted = [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
+            if late:
+                for moved in noted:
+                    late[0].add_note(f"The race went on without it: {moved}")
+                raise late[0]
+            return noted
 
     def reset(self, setting: Setting | None = None) -> None:
         """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
@@ -240,6 +251,8 @@ class Stepper:
     def _allow(self, move: Move) -> None:
         """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
         self._notice()
+        if move.lane or move.verb in LANE_VERBS:
+            known_lane(move.lane)
         if why := Roll(self.moves).refuses(move):
             raise BadSchedule(f'"{move}" {why}.')
         if not self._created:
@@ -281,6 +294,16 @@ class Stepper:
                 return
         if move.times is None:
             raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
+
+    def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
+        """What the workers of a race did, and the errors of those that do not stand yet."""
+        done, late = [], []
+        for move in moves:
+            try:
+                done.append(self._maker.moved(move, self._crew.lane(move.lane).settle()))
+            except LaneError as error:
+                late.append(error)
+        return done, late
 
     def _note(self, moved: Moved) -> Moved:
         self.moves.append(moved.move)

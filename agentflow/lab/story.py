@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+A_DAY = 86_400.0  # seconds: a lease that lasts so long ends by a move only
 Position = float
 """In columns: 3 is the middle of the fourth column, 3.5 its right edge."""
 
