@@ -47,6 +47,9 @@ BY_KEY = """
     SELECT count(*) FROM (
         SELECT 1 FROM tool_ledger GROUP BY idempotency_key HAVING count(idempotency_key) > 1) AS repeated"""
 IN_ALL = "SELECT (SELECT count(*) FROM tool_ledger) - (SELECT count(*) FROM action_intents)"
+WITHOUT_A_KEY = """
+    SELECT coalesce(sum(n - 1), 0) FROM (
+        SELECT count(*) AS n FROM tool_ledger WHERE idempotency_key IS NULL GROUP BY workflow_id, action) AS each"""
 EACH = "FROM (SELECT count(*) AS n FROM tool_ledger GROUP BY workflow_id, action) AS each"
 
 
@@ -83,6 +86,12 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         (number(f"SELECT sum(n - 1) {EACH}"), "returns a NoneType for the laboratory of this notebook, NULL"),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
         (lambda engine: 0, "Your function says 0, and 1 is right"),
+        (number("SELECT count(*) - 1 FROM tool_ledger"), "tool_ledger is empty the world holds nothing. Your function says -1"),
+        (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "Compare the effects of each workflow"),
+        (number("SELECT count(*) - count(DISTINCT workflow_id) FROM tool_ledger"), "may plan several actions"),
+        (number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"), "Compare the effects of each workflow"),
+        (number(WITHOUT_A_KEY), "two effects of one action, under two keys. Your function says 0, and 1 is right"),
+        (lambda engine: engine.reliability_metrics()["duplicate_business_effects"], "that is the query to be written"),
     ],
 )
 def test_a_wrong_count_of_duplicates_is_told_what_it_forgets(
