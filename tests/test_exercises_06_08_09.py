@@ -86,7 +86,10 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         (number(f"SELECT sum(n - 1) {EACH}"), "returns a NoneType for the laboratory of this notebook, NULL"),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
         (lambda engine: 0, "Your function says 0, and 1 is right"),
-        (number("SELECT count(*) - 1 FROM tool_ledger"), "tool_ledger is empty the world holds nothing. Your function says -1"),
+        (
+            number("SELECT count(*) - 1 FROM tool_ledger"),
+            "tool_ledger is empty the world holds nothing. Your function says -1",
+        ),
         (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "Compare the effects of each workflow"),
         (number("SELECT count(*) - count(DISTINCT workflow_id) FROM tool_ledger"), "may plan several actions"),
         (number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"), "Compare the effects of each workflow"),

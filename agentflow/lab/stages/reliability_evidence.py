@@ -18,6 +18,7 @@ from ..outline import Exercise, Option, Outline, Question
 from ..own_schema import new_name, own_schema
 from ..stepper import Stepper
 
+
 def two_actions(run: Any, request: str) -> None:
     """Two planned actions in one workflow, so two effects are right."""
     run.side_effect("unlock-account", key="unlock-account", arguments=request)
@@ -63,7 +64,9 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
         played = Engine(database, policy=PATIENT, workflows={**WORKFLOWS, "two_actions": two_actions})
         judges = _WithoutFigures(database, policy=PATIENT)
         try:
-            _right(count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled.")
+            _right(
+                count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
+            )
             for line, holds, right, hint in SITUATIONS:
                 with Stepper(played) as stepper:
                     stepper.play(line)
@@ -83,7 +86,9 @@ def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: st
     """The function says the right number. Raises CheckFailed, with what it forgets."""
     found = _number(count, engine, where)
     if found != right:
-        told = f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function says {found}, and {right} is right."
+        told = (
+            f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function says {found}, and {right} is right."
+        )
         raise CheckFailed(f"{told} {hint}")
 
 
