@@ -127,7 +127,7 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Stage, kept: Record, 
     stage.predict(ASKED, answer=before)
     stage.reveal(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
-    assert (f"{LATE} {ask.CLOSED} {ask.FROM_THE_TOP}" if before is None else FIRST) in said
+    assert (f"{LATE} {ask.CLOSED} {ask.AGAIN}" if before is None else FIRST) in said
     answer = kept.read(f"{START}:1").answer(ASKED)
     assert answer == (None if before is None else {"answer": 2, "sure": "guess"})
     assert "predicted it" not in shown(stage.reveal(ASKED))

@@ -51,13 +51,25 @@ def wrong_name(_self: Engine, _claim: Any, intent: Any, tool: Any) -> Any:
     return tool(intent.idempotency)
 
 
+def wrong_field(self: Engine, claim: Any, intent: Any, tool: Any) -> Any:
+    return Engine.call_tool(self, claim, replace(intent, no_such=1), tool)
+
+
+def misspelt_after_a_loss(self: Engine, claim: Any, intent: Any, tool: Any) -> Any:
+    if claim.fence_token > 1:
+        return tokens  # type: ignore[name-defined]  # noqa: F821
+    return Engine.call_tool(self, claim, intent, tool)
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
         (unchanged, "Every invariant holds on all 888 schedules, so nothing is broken"),
         (twice, "doubled without any fault"),
         (never, "Broken, but in another way"),
-        (wrong_name, "leaves its workflow ready"),
+        (wrong_name, "raised AttributeError when the explorer called it: .*`return tool.intent.idempotency.`"),
+        (wrong_field, "TypeError when the explorer called it: .*'no_such'.*at `return Engine.call_tool.*no_such=1"),
+        (misspelt_after_a_loss, "NameError when the explorer called it: .*'tokens' is not defined, at `return tokens"),
     ],
 )
 def test_a_plausible_mistake_gets_a_message_that_fits(engine: Engine, wrong: Callable[..., Any], hint: str) -> None:

@@ -47,6 +47,9 @@ BY_KEY = """
     SELECT count(*) FROM (
         SELECT 1 FROM tool_ledger GROUP BY idempotency_key HAVING count(idempotency_key) > 1) AS repeated"""
 IN_ALL = "SELECT (SELECT count(*) FROM tool_ledger) - (SELECT count(*) FROM action_intents)"
+WITHOUT_A_KEY = """
+    SELECT coalesce(sum(n - 1), 0) FROM (
+        SELECT count(*) AS n FROM tool_ledger WHERE idempotency_key IS NULL GROUP BY workflow_id, action) AS each"""
 EACH = "FROM (SELECT count(*) AS n FROM tool_ledger GROUP BY workflow_id, action) AS each"
 
 
@@ -83,6 +86,15 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         (number(f"SELECT sum(n - 1) {EACH}"), "returns a NoneType for the laboratory of this notebook, NULL"),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
         (lambda engine: 0, "Your function says 0, and 1 is right"),
+        (
+            number("SELECT count(*) - 1 FROM tool_ledger"),
+            "tool_ledger is empty the world holds nothing. Your function says -1",
+        ),
+        (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "Compare the effects of each workflow"),
+        (number("SELECT count(*) - count(DISTINCT workflow_id) FROM tool_ledger"), "may plan several actions"),
+        (number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"), "Compare the effects of each workflow"),
+        (number(WITHOUT_A_KEY), "two effects of one action, under two keys. Your function says 0, and 1 is right"),
+        (lambda engine: engine.reliability_metrics()["duplicate_business_effects"], "that is the query to be written"),
     ],
 )
 def test_a_wrong_count_of_duplicates_is_told_what_it_forgets(
@@ -186,7 +198,9 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
         (with_(payment=Policy()), "payment: the last of 4 attempts comes 1.4 s after the first"),
         (with_(payment=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "A forgotten key pays twice."),
-        (lambda: {"chat": Policy()}, "Return a dict with a Policy for each of chat, video, payment. Yours is chat."),
+        (lambda: {"chat": Policy()}, "Return a dict with a Policy for each of chat, video, payment. Yours has none for video, payment."),
+        (dict, "Yours has none for chat, video, payment."),
+        (with_(batch=Policy()), "Yours has one more, for batch."),
         (lambda: (1, 2, 3), "Yours is a tuple."),
         (lambda: dict.fromkeys(("chat", "video", "payment"), 30), "chat: 30 is a number. Return Policy(...)."),
         (lambda: int("x"), "Your function raised ValueError when it was called"),

@@ -21,8 +21,7 @@ from .said import Said
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
 CHOOSE = "Choose an option first, then say how sure you are."
 CLOSED = "It was revealed before you answered."
-FROM_THE_TOP = "Run the cells from the top, one at a time, to predict before each reveal."
-AGAIN = "stage.again() begins a new attempt, in which every question is open."
+AGAIN = "`stage.again()` begins a new attempt; then run the cells from the top, one at a time."
 HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
 BUTTONS = {"guess": "It is a guess", "fairly sure": "I am fairly sure", "certain": "I am certain"}
 
@@ -99,7 +98,7 @@ class Prompt(_Shown):
         if said:
             stands = f"You said {said['answer']} ({said['sure']}): {self.question.options[said['answer'] - 1].says}."
         elif kept and kept.is_closed(self.question.name):
-            stands = f"{CLOSED} {FROM_THE_TOP if kept.is_blank else AGAIN}"
+            stands = f"{CLOSED} {AGAIN}"
         else:
             stands = OPEN
         return " ".join(part for part in (self.note, stands, self.desk.trouble) if part)

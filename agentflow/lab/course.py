@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import AgentFlowError
 from . import laboratory, stages
-from .ask import FROM_THE_TOP, Hints, Prompt
+from .ask import AGAIN, Hints, Prompt
 from .desk import Desk
 from .entries import Row
 from .exercise import SOLVED as SAYS_SOLVED
@@ -103,7 +103,7 @@ class Stage:
         answers = {question: kept.answer(question.name) for question in self.outline.questions} if kept else {}
         given = {question: said for question, said in answers.items() if said}
         if not given:
-            return self._said(["You predicted nothing in this stage.", FROM_THE_TOP])
+            return self._said(["You predicted nothing in this stage.", AGAIN])
         wrong = [(question, said) for question, said in given.items() if said["answer"] != question.right]
         lines = [f"Predicted: {len(given)} of {len(self.outline.questions)}. Right: {len(given) - len(wrong)}."]
         lines += [f"{question.ask} {_compared(question, said)}" for question, said in wrong]

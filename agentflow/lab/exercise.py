@@ -16,6 +16,7 @@ from .checks import CheckFailed
 NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
 SOLVED = "Solved"
 PACKAGE = str(Path(__file__).resolve().parent.parent)
+STANDARD = str(Path(traceback.__file__).resolve().parent)
 
 
 def judged(judge: Callable[..., str], *arguments: Any) -> str:
@@ -38,6 +39,7 @@ def asked(where: str, call: Callable[[], Any]) -> Any:
         said = next(iter(str(error).splitlines()), "").rstrip(".")
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.line and not frame.filename.startswith(PACKAGE)]
+        own = [frame for frame in own if not frame.filename.startswith(STANDARD)] or own
         own = [frame for frame in own if "site-packages" not in frame.filename] or own
         line = f", at `{own[-1].line}`" if own else ""
         raise CheckFailed(f"Your function raised {type(error).__name__} {where}: {said}{line}.{_try(error)}") from None

@@ -44,7 +44,7 @@ class Mission:
 
     def __repr__(self) -> str:
         forgets = " ".join(BROKEN[one].forgets for one in self.setting.without)
-        return f"The engine without {self.name}. {forgets}"
+        return f"The engine of {self.setting}. {forgets}"
 
 
 def _mission(setting: str, begin: str, begin_moves: int, shortest: int) -> Mission:
@@ -57,6 +57,7 @@ MISSIONS = (
     _mission("without=checkpoint_after_step", "A*3 A! expire B*", 7, 3),
     _mission("without=name_is_owner names=shared", "A*2 expire B A B*", 7, 6),
     _mission("without=lease_never_expires", "A*5 A! expire B*", 8, 2),
+    _mission("without=claim_reads_first", "A B A*5 B*", 10, 7),
 )
 """What may be drawn. The figures of each are held by a test, which plays the line and asks the explorer."""
 

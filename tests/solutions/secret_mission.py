@@ -1,8 +1,8 @@
-"""10: the shortest line for the engine that is drawn in the notebook, the one without idempotency keys."""
+"""10: the shortest line for the engine that is drawn in the notebook, the one whose claim reads before it writes."""
 
 from __future__ import annotations
 
 
 def break_it() -> str:
-    """No crash is needed: A is slow, B calls the tool a second time."""
-    return "A*5 expire B*2"
+    """No fault is needed: A and B read the same row, both claim it, and both write down the same step."""
+    return "A B A*2 B*3"

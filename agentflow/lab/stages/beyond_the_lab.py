@@ -18,9 +18,13 @@ SCENARIOS = ("chat", "video", "payment")
 def settings(give: Callable[[], Any]) -> str:
     """`give()` returns a Policy for each of SCENARIOS, and each fits its scenario. Raises CheckFailed."""
     found = asked("when it was called", give)
-    if not isinstance(found, Mapping) or set(found) != set(SCENARIOS):
-        given = ", ".join(map(str, found)) if isinstance(found, Mapping) else a_kind(found)
-        raise CheckFailed(f"Return a dict with a Policy for each of {', '.join(SCENARIOS)}. Yours is {shown(given)}.")
+    wanted = f"Return a dict with a Policy for each of {', '.join(SCENARIOS)}."
+    if not isinstance(found, Mapping):
+        raise CheckFailed(f"{wanted} Yours is {a_kind(found)}.")
+    if missing := [name for name in SCENARIOS if name not in found]:
+        raise CheckFailed(f"{wanted} Yours has none for {', '.join(missing)}.")
+    if unknown := [str(name) for name in found if name not in SCENARIOS]:
+        raise CheckFailed(f"{wanted} Yours has one more, for {shown(', '.join(unknown))}.")
     for name, policy in found.items():
         if not isinstance(policy, Policy):
             raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")

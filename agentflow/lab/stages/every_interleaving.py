@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import AgentFlowError
 from ...front import Engine
 from ..checks import CheckFailed
+from ..exercise import asked
 from ..explore import explore
 from ..explore_report import Exploration
 from ..outline import Exercise, Option, Outline, Question
@@ -15,25 +16,40 @@ from ..outline import Exercise, Option, Outline, Question
 
 def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
-    unwritten: list[Exception] = []
+    raised: list[Exception] = []
 
     def watched(self: Engine, *arguments: Any) -> Any:
         try:
             return call_tool(self, *arguments)
-        except NotImplementedError as stub:
-            unwritten.append(stub)
+        except AgentFlowError:  # a lease that was lost belongs to the engine
+            raise
+        except Exception as error:
+            raised.append(error)
             raise
 
     mine = type("Mine", (Engine,), {"call_tool": watched})(engine.database)
     try:
         found = explore(mine, crashes=1, expiries=1, lost_replies=0, time_limit=60, progress=False)
     except AgentFlowError as error:
-        raise (unwritten or [CheckFailed(str(error))])[0] from None
+        _tell(raised)
+        raise CheckFailed(str(error)) from None
     finally:
         mine.world.database.close()
-    if unwritten:
-        raise unwritten[0]
-    return _judged(found)
+    try:
+        return _judged(found)
+    except CheckFailed:
+        _tell(raised)
+        raise
+
+
+def _tell(raised: list[Exception]) -> None:
+    """The function raised nothing of its own. Raises CheckFailed with its first error, or NotImplementedError of a stub."""
+
+    def again() -> None:
+        raise raised[0]
+
+    if raised:
+        asked("when the explorer called it", again)
 
 
 def _judged(found: Exploration) -> str:

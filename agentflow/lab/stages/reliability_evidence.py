@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
+from ...errors import AgentFlowError
 from ...front import Engine
+from ...model import ToolCall
+from ...workflows import WORKFLOWS
 from ..checks import CheckFailed
 from ..exercise import a_kind, asked, is_number
 from ..laboratory import PATIENT
@@ -15,39 +18,78 @@ from ..outline import Exercise, Option, Outline, Question
 from ..own_schema import new_name, own_schema
 from ..stepper import Stepper
 
+
+def two_actions(run: Any, request: str) -> None:
+    """Two planned actions in one workflow, so two effects are right."""
+    run.side_effect("unlock-account", key="unlock-account", arguments=request)
+    run.side_effect("write-letter", key="write-letter", arguments=request)
+
+
+ONE = "A*5 A! expire B*"
 SITUATIONS = (
-    ("A*5 A! expire B*", "one effect that was asked for twice", 0,
+    (ONE, "one effect that was asked for twice", 0,
      "The second attempt left no second effect: count effects, not attempts."),
-    ("without=idempotency_key A*5 A! expire B*", "two effects of one planned action, without a key", 1,
+    ("requests=2 A* B*", "two effects, one for each of two workflows", 0,
+     "Compare the effects of each workflow, not of all together."),
+    ("workflow=two_actions A*", "two effects, one for each of two actions of one workflow", 0,
+     "A workflow may plan several actions: compare for each action of it."),
+    (f"without=idempotency_key {ONE}", "two effects of one planned action, without a key", 1,
      "No key occurs twice there. Count effects for each workflow and action, whatever their keys."),
-    ("without=idempotency_key requests=2 A*5 A! expire B* B*4",
+    (f"without=idempotency_key requests=2 {ONE} B*4",
      "two effects of one action, and another action that is planned and not yet done", 1,
      "Two plans and two effects, and one of them is still a duplicate: compare for each action, not in all."),
 )  # fmt: skip
 """Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
 
 
+class _WithoutFigures(Engine):
+    """An engine that does not answer the exercise itself."""
+
+    def reliability_metrics(self) -> NoReturn:
+        """Nothing. Raises AgentFlowError."""
+        raise AgentFlowError(
+            "this engine has no reliability_metrics(), as that is the query to be written here. Ask tool_ledger with "
+            "query(engine, ...)"
+        )
+
+
 def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
     """`count(engine)` sees duplicates under any key, and no other thing. Raises CheckFailed.
 
-    It is tried on three histories in a laboratory of the judge's own, so the rows of the lesson stay as they are.
+    It is tried on histories in a laboratory of the judge's own, so the rows of the lesson stay as they are.
     """
     _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
     where = engine.database.url.render_as_string(hide_password=False)
     with own_schema(where, new_name("exercise")) as database:
-        judges = Engine(database, policy=PATIENT)
+        played = Engine(database, policy=PATIENT, workflows={**WORKFLOWS, "two_actions": two_actions})
+        judges = _WithoutFigures(database, policy=PATIENT)
         try:
+            _right(
+                count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
+            )
             for line, holds, right, hint in SITUATIONS:
-                with Stepper(judges) as stepper:
+                with Stepper(played) as stepper:
                     stepper.play(line)
-                found = _number(count, judges, f"after `{line}`")
-                if found != right:
-                    raise CheckFailed(
-                        f"After `{line}` the world holds {holds}. Your function says {found}, and {right} is right. {hint}"
-                    )
+                _right(count, judges, f"after `{line}`", holds, right, hint)
+            with Stepper(played) as stepper:
+                stepper.play("A*")
+            played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
+            _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
+                   "Keys do not say what was done: group by workflow and action.")  # fmt: skip
         finally:
             judges.close()
+            played.close()
     return "Solved: your function finds an effect too many, whatever its key."
+
+
+def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: str, right: int, hint: str) -> None:
+    """The function says the right number. Raises CheckFailed, with what it forgets."""
+    found = _number(count, engine, where)
+    if found != right:
+        told = (
+            f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function says {found}, and {right} is right."
+        )
+        raise CheckFailed(f"{told} {hint}")
 
 
 def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:

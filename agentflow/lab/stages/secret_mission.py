@@ -23,7 +23,7 @@ def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
     broke = _played(url, schedule)
     if not broke.sentence:
         raise CheckFailed(
-            f"The engine without {mission.name} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
+            f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
             "harmed. What would this guard have stopped? Make just that happen."
         )
     _only_the_guard(url, schedule)
@@ -130,8 +130,8 @@ STAGE = Outline(
             "break_it",
             (
                 "Say what the missing guard did: whom did it stop, and when? Your line must bring somebody to that place.",
-                "Is the crash needed? A worker that is merely slow has not gone away: expire ends its lease while it lives.",
-                "A* plays on after the harm is done. Count transactions (A*5) and stop at the one that harms.",
+                "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
+                "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
             ),
             break_it,
         ),
