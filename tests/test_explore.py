@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -332,6 +333,54 @@ def test_code_that_raises_is_named_with_the_schedule_that_led_there(lab: Engine)
         explore(Stumbles, **SMALL)
     assert "After the schedule `A*4 expire B`: B.1, before tool resolve-account, went wrong" in str(raised.value)
     assert "RuntimeError: no such thing (in fail_workflow, line" in str(raised.value)
+
+
+class Raises(Engine):
+    def checkpoint(self, *_: Any, **__: Any) -> Any:
+        raise KeyError("mine")
+
+
+class Exits(Engine):
+    def checkpoint(self, *_: Any, **__: Any) -> Any:
+        sys.exit(3)
+
+
+class WrongSignature(Engine):
+    def checkpoint(self) -> None:  # type: ignore[override]
+        pass
+
+
+class Recurses(Engine):
+    def complete_workflow(self, *args: Any, **more: Any) -> None:
+        self.complete_workflow(*args, **more)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (Raises, """It raised KeyError: 'mine', at `raise KeyError("mine")`."""),
+        (Exits, "It raised SystemExit: 3, at `sys.exit(3)`."),
+        (WrongSignature, "It raised TypeError: WrongSignature.checkpoint() got an unexpected keyword argument"),
+        (Recurses, "It raised RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_an_engine_that_fails_undisturbed_is_named_with_its_error_and_not_certified(
+    lab: Engine, own: type[Engine], said: str
+) -> None:
+    with pytest.raises(ExplorerError) as raised:
+        explore(own, **SMALL)
+    assert "leaves its workflow failed, and the real Engine completed" in str(raised.value)
+    assert said in str(raised.value) and f'`Stepper({own.__name__}(...)).play("A*")`' in str(raised.value)
+
+
+def test_a_workflow_that_is_meant_to_fail_is_explored(lab: Engine) -> None:
+    def refuses(run: Any, told: Any) -> Any:
+        raise ValueError("no such account")
+
+    class Mine(Engine):
+        pass
+
+    assert explore(Mine(lab.database, workflows={"mine": refuses}), workflow="mine", **SMALL).ok
 
 
 def test_code_that_raises_only_for_a_worker_that_takes_over_later_is_named_too(lab: Engine) -> None:

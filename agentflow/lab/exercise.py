@@ -37,12 +37,17 @@ def asked(where: str, call: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         said = next(iter(str(error).splitlines()), "").rstrip(".")
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.line and not frame.filename.startswith(PACKAGE)]
-        own = [frame for frame in own if not frame.filename.startswith(STANDARD)] or own
-        own = [frame for frame in own if "site-packages" not in frame.filename] or own
-        line = f", at `{own[-1].line}`" if own else ""
+        line = own_line(error)
         raise CheckFailed(f"Your function raised {type(error).__name__} {where}: {said}{line}.{_try(error)}") from None
+
+
+def own_line(error: BaseException) -> str:
+    """Where in the learner's code the error came from, as ", at `...`"; empty if it was not in the learner's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.line and not frame.filename.startswith(PACKAGE)]
+    own = [frame for frame in own if not frame.filename.startswith(STANDARD)] or own
+    own = [frame for frame in own if "site-packages" not in frame.filename] or own
+    return f", at `{own[-1].line}`" if own else ""
 
 
 def _try(error: Exception) -> str:

@@ -9,18 +9,19 @@ shown by the pair matrix (`pairs`). Read `explore_graph` next.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
 from ..database import Database
-from ..errors import AgentFlowError, Suspend
+from ..errors import AgentFlowError, Suspend, describe_failure
 from ..front import Engine, find_database
 from ..model import Policy
 from ..run import DurableRunner, StepStore
 from .broken import engine_class
 from .crew import weakened
+from .exercise import own_line
 from .explore_graph import DEAD, Bounds, Fall, Graph, Rules
 from .explore_history import walked
 from .explore_moves import World
@@ -99,22 +100,46 @@ def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
 
 def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, workers: int) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
-    world = World(bench, engine, setting, inputs_for(setting, engine.workflows))
+    inputs = inputs_for(setting, engine.workflows)
+    world = World(bench, engine, setting, inputs)
     try:
         with watched(world.player, STUCK_SECONDS):
             world.events = _events(engine, setting)
             world.expected = world.ends(world.finished(world.first))
+            promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
         raise ExplorerError(
             f"An undisturbed run (schedule `A*`) goes wrong: {wrong} Mend it, and explore again."
         ) from wrong
     unfinished = [status for status in world.expected if status in ("ready", "waiting")]
-    if unfinished:
+    if unfinished or promised not in ((), world.expected):
+        wrong = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
+        but = "so no schedule could finish it" if unfinished else f"and the real Engine {', '.join(promised)}"
         raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) leaves its workflow {unfinished[0]}, so no schedule could finish it. Play `A*` "
-            "and look at the history; then explore again."
+            f"An undisturbed run (schedule `A*`) leaves its workflow {wrong[0]}, {but}.{_raised(world)} See what happens: "
+            f'`Stepper({type(engine).__name__}(...)).play("A*")`; mend it, and explore again.'
         )
     return Graph(Rules(world, bounds, workers))
+
+
+def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[str, ...]:
+    """How an undisturbed run of the same workflows ends with the real engine; () if nothing but guards is missing."""
+    if type(engine) is Engine or world.setting.without:
+        return ()
+    database = world.bench.database
+    real = World(world.bench, Engine(database, workflows=engine.workflows, policy=engine.policy), world.setting, inputs)
+    real.player.engine.world.answers, real.events = engine.world.answers, world.events
+    return real.ends(real.finished(real.first))
+
+
+def _raised(world: World) -> str:
+    """The first error that the run recorded, with the learner's line; empty if there was none."""
+    error = world.player.raised
+    if error is None:
+        return ""
+    told = describe_failure(error)
+    said = told["message"].partition("\n")[0].rstrip(".")
+    return f" It raised {told['type']}: {said:.300}{own_line(error)}."
 
 
 def _search(

@@ -16,6 +16,7 @@ import ctypes
 import hashlib
 import pickle
 import re
+import sys
 import threading
 import time
 import traceback
@@ -105,6 +106,7 @@ class Player:
         self._lost, self._wrong = False, ""
         self._name, self._token = "", 0
         self.since: float | None = None
+        self.raised: BaseException | None = None
 
     def start(self, name: str, program: Program) -> Place:
         """Where the program of this name stands before anything was answered."""
@@ -151,7 +153,7 @@ class Player:
             raise WrongCode("its code has not come to its next statement for long; does a loop never end?") from None
         except DatabaseAway:
             raise
-        except (Exception, CrashInjected) as error:
+        except BaseException as error:  # whatever a learner's code raises
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
 
@@ -186,6 +188,8 @@ class Player:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
         if self._pending is not None or self._wrong:
             raise Stopped("it stands already")
+        if params and params.get("p_error") and self.raised is None:
+            self.raised = sys.exc_info()[1]
         plain = told(params)
         asks = question(name, plain)
         position = len(self._asked)
