@@ -113,10 +113,10 @@ def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, wo
         ) from wrong
     unfinished = [status for status in world.expected if status in ("ready", "waiting")]
     if unfinished or promised not in ((), world.expected):
-        wrong = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
+        ends = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
         but = "so no schedule could finish it" if unfinished else f"and the real Engine {', '.join(promised)}"
         raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) leaves its workflow {wrong[0]}, {but}.{_raised(world)} See what happens: "
+            f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, {but}.{_raised(world)} See what happens: "
             f'`Stepper({type(engine).__name__}(...)).play("A*")`; mend it, and explore again.'
         )
     return Graph(Rules(world, bounds, workers))
