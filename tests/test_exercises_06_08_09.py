@@ -198,7 +198,7 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
         (with_(payment=Policy()), "payment: the last of 4 attempts comes 1.4 s after the first"),
         (with_(payment=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "A forgotten key pays twice."),
-        (lambda: {"chat": Policy()}, "Return a dict with a Policy for each of chat, video, payment. Yours has none for video, payment."),
+        (lambda: {"chat": Policy()}, "a Policy for each of chat, video, payment. Yours has none for video, payment."),
         (dict, "Yours has none for chat, video, payment."),
         (with_(batch=Policy()), "Yours has one more, for batch."),
         (lambda: (1, 2, 3), "Yours is a tuple."),
