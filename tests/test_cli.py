@@ -454,6 +454,23 @@ def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, 
         assert re.search(rf"^{name} +{re.escape('not known' if value is None else str(value))}$", plain, re.MULTILINE)
 
 
+def test_report_on_an_empty_schema_says_where_else_workflows_may_be(run: Run, engine: Engine) -> None:
+    said = f"There are no workflows in schema {engine.database.schema}; the notebooks have schemas of their own"
+    assert said in run("report").stdout
+    done = run("report", "--json")
+    assert json.loads(done.stdout)["workflows_total"] == 0
+    assert said in done.stderr
+    engine.create_workflow("a")
+    assert "no workflows" not in run("report").stdout
+
+
+def test_report_on_a_schema_that_does_not_exist_says_to_check_the_name(run: Run, tmp_path: Path) -> None:
+    said = refused(run("report", "--schema", "strat_here"))
+    assert "schema 'strat_here' does not exist at" in said
+    assert said.index("Check the name") < said.index("migrate")
+    assert not (tmp_path / "artifacts").exists()
+
+
 def test_report_is_exit_code_1_when_an_effect_is_doubled(run: Run, engine: Engine) -> None:
     workflow = engine.create_workflow("a")["id"]
     engine.run_until_idle("w")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentflow.errors import BadSchedule
 from agentflow.lab.playbook import PLAYABLE, PRESETS
 from agentflow.lab.schedule import (
+    EXAMPLES,
     LANES,
     MAX_LENGTH,
     MAX_TIMES,
@@ -107,6 +108,12 @@ def test_a_line_is_printed_in_its_shortest_form(line: str, short: str) -> None:
         ("A X", 3, "X", "is no move"),
         ("A  a", 4, "a", "is no move"),
         ("E", 1, "E", "is no move"),
+        ("A a*5", 3, "a*5", "is no move; lanes are written in capitals"),
+        ("A*5;A!", 1, "A*5;A!", "is no move; moves are separated by spaces"),
+        ("A*5, A!", 1, "A*5,", "is no move; moves are separated by spaces"),
+        ("expire,B*", 1, "expire,B*", "is no move; moves are separated by spaces"),
+        ("requests=2 requests=3", 12, "requests=3", "says requests a second time"),
+        ("model=steady requests=2 model=steady A", 25, "model=steady", "says model a second time"),
         ("B A?", 4, "?", "is no move"),
         ("A**", 2, "**", "is no move"),
         ("A*-1", 2, "*-1", "is no move"),
@@ -145,6 +152,14 @@ def test_a_wrong_token_is_pointed_at(line: str, column: int, token: str, why: st
     assert f'"{token}" at {column} ' in str(error.value)
     assert why in str(error.value)
     assert line[column - 1 :].startswith(token)
+
+
+def test_somebody_who_wrote_no_move_is_offered_each_kind_of_move() -> None:
+    assert {"A", "A*5", "A*", "A.", "A!", "A+", "A||", "A>", "expire", "expire@2", "forget", "restart"} < set(EXAMPLES)
+    assert [pattern for pattern in TOKENS if not any(re.fullmatch(pattern, example) for example in EXAMPLES)] == []
+    assert [one for one in EXAMPLES if not any(re.fullmatch(pattern, one) for pattern in TOKENS)] == []
+    with pytest.raises(BadSchedule, match=re.escape(f"is no move; try {', '.join(EXAMPLES)}.")):
+        parse("X")
 
 
 def test_a_line_without_end_is_refused_and_not_repeated() -> None:

@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Annotated
 
 import typer
+from sqlalchemy import inspect
 
 from .. import doctor as doctoring
 from .. import evidence, launch, server
 from ..database import Database
 from ..engine import DEFAULT_WORKFLOW
-from ..errors import AgentFlowError, NotALaboratory
+from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..front import Engine, find_database, is_embedded, open_engine
 from ..gate import LOOPBACK
 from ..log import log_event
@@ -31,6 +32,7 @@ from ..workflows import WORKFLOWS
 from .options import PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
 
 BATCH = 500
+NOTEBOOKS = "--schema start_here"
 
 
 @app.command()
@@ -221,17 +223,34 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 
     They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
     """
-    figures = Engine(find_database(schema, patience=PATIENCE)).write_reliability_report()
+    database = find_database(schema, patience=PATIENCE)
+    _exists(database)
+    figures = Engine(database).write_reliability_report()
     if as_json:
         print_json(figures)
     else:
         print_figures(figures)
         typer.echo(f"Written to {evidence.REPORT}.")
+    if not figures["workflows_total"]:
+        said = (
+            f"There are no workflows in schema {schema}; the notebooks have schemas of their own, such as {NOTEBOOKS}."
+        )
+        typer.echo(said, err=as_json)
     doubled = figures["duplicate_business_effects"]
     if doubled:
         where = f"tool_ledger in schema {schema}_world shows which"
         typer.echo(f"agentflow: {doubled} business effects are doubled; {where}.", err=True)
     raise typer.Exit(bool(doubled))
+
+
+def _exists(database: Database) -> None:
+    """There is a schema of this name to be read. Raises SchemaMissing, or DatabaseAway."""
+    database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
+    if not inspect(database.alchemy).has_schema(database.schema):
+        raise SchemaMissing(
+            f"schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have schemas of "
+            f"their own, such as {NOTEBOOKS}. `agentflow migrate` would make a new and empty one."
+        )
 
 
 def _is_laboratory(database: Database) -> bool:

@@ -32,24 +32,42 @@ LANE_VERBS: tuple[Verb, ...] = ("go", "halt", "kill", "start", "pause", "resume"
 
 _NAME = r"\w[\w.-]*"
 _AT = r"(?:@(?P<request>[1-9]))?"
+_LANE = r"(?P<lane>[A-D])"
+_TIMES = r"(?P<times>[0-9]+)"
+_EVENT = r"(?P<event>[^\s=@]+)(?:=(?P<payload>\S+?))?"
 TOKENS: dict[str, tuple[Verb, str]] = {
-    r"(?P<lane>[A-D])": ("go", "A commits its next transaction and stands before the one after"),
-    r"(?P<lane>[A-D])\*(?P<times>[0-9]+)": ("go", "so many transactions"),
-    r"(?P<lane>[A-D])\*": ("go", "to the end of what it works on"),
-    r"(?P<lane>[A-D])\.": ("halt", "A commits its next transaction and stands directly after it"),
-    r"(?P<lane>[A-D])!": ("kill", "A is killed where it stands"),
-    r"(?P<lane>[A-D])\+": ("start", "a new process in A's lane"),
-    r"(?P<lane>[A-D])\|\|": ("pause", "A is paused"),
-    r"(?P<lane>[A-D])>": ("resume", "A goes on after a pause, and still stands where it stood"),
-    r"(?P<lane>[A-D])~": ("renew", "A renews its lease"),
-    r"(?P<lane>[A-D])/": ("lose", "A calls the tool and the reply is lost"),
+    rf"{_LANE}": ("go", "A commits its next transaction and stands before the one after"),
+    rf"{_LANE}\*{_TIMES}": ("go", "so many transactions"),
+    rf"{_LANE}\*": ("go", "to the end of what it works on"),
+    rf"{_LANE}\.": ("halt", "A commits its next transaction and stands directly after it"),
+    rf"{_LANE}!": ("kill", "A is killed where it stands"),
+    rf"{_LANE}\+": ("start", "a new process in A's lane"),
+    rf"{_LANE}\|\|": ("pause", "A is paused"),
+    rf"{_LANE}>": ("resume", "A goes on after a pause, and still stands where it stood"),
+    rf"{_LANE}~": ("renew", "A renews its lease"),
+    rf"{_LANE}/": ("lose", "A calls the tool and the reply is lost"),
     rf"expire{_AT}": ("expire", "the lease ends; expire@2: that of request-2"),
     rf"due{_AT}": ("due", "the back-off ends"),
-    rf"event:(?P<event>[^\s=@]+)(?:=(?P<payload>\S+?))?{_AT}": ("deliver", "an event arrives, event:NAME=JSON"),
+    rf"event:{_EVENT}{_AT}": ("deliver", "an event arrives, event:NAME=JSON"),
     r"forget": ("forget", "the tool forgets its keys"),
     r"restart": ("restart", "PostgreSQL crashes and is started again"),
 }
 """The grammar: how a token looks (A stands for any lane), and what it does."""
+
+
+def _examples() -> list[str]:
+    """A token of each kind, as one would write it."""
+    examples = []
+    for pattern in TOKENS:
+        for part, written in ((_LANE, "A"), (_TIMES, "5"), (_EVENT, "NAME")):
+            pattern = pattern.replace(part, written)
+        bare = re.sub(r"\\(.)", r"\1", pattern.replace(_AT, ""))
+        examples += [bare, f"{bare}@2"] if _AT in pattern and "NAME" not in pattern else [bare]
+    return examples
+
+
+EXAMPLES = _examples()
+"""What is offered to somebody who wrote no move."""
 
 _COMPILED = [(re.compile(pattern), verb) for pattern, (verb, _) in TOKENS.items()]
 
@@ -182,11 +200,16 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
         raise BadSchedule(f"this line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
     setting, lanes = Setting(), roll or Roll()
     moves: list[Move] = []
+    said: set[str] = set()
     for found in re.finditer(r"\S+", line):
         token, at = found.group(), found.start()
         if re.match(r"[a-z]+=", token):
             if moves:
                 raise _wrong(line, at, token, "stands behind a move; name=value tokens come first")
+            name = token.partition("=")[0]
+            if name in said:
+                raise _wrong(line, at, token, f"says {name} a second time")
+            said.add(name)
             setting = _set(setting, line, at, token)
             continue
         move = _move(line, at, token)
@@ -233,11 +256,17 @@ def _move(line: str, at: int, token: str) -> Move:
     for pattern, verb in _COMPILED:
         if found := pattern.fullmatch(token):
             return _filled(line, at, token, verb, found)
+    if _is_move(re.split("[;,]", token)[0]):
+        raise _wrong(line, at, token, "is no move; moves are separated by spaces")
+    if token != token.upper() and _is_move(token.upper()):
+        raise _wrong(line, at, token, "is no move; lanes are written in capitals")
     if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
         raise _wrong(line, at + 1, token[1:], "is no move")
-    raise _wrong(
-        line, at, token, "is no move; try A, A*5, A*, A., A!, A+, A||, A>, A~, A/, expire, due, event:NAME, restart"
-    )
+    raise _wrong(line, at, token, f"is no move; try {', '.join(EXAMPLES)}")
+
+
+def _is_move(token: str) -> bool:
+    return any(pattern.fullmatch(token) for pattern, _ in _COMPILED)
 
 
 def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) -> Move:
