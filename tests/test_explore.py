@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -315,6 +320,38 @@ class Loops(Engine):
             pass
 
 
+class Sleeps(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        threading.Event().wait()
+
+
+class SleepsLater(Engine):
+    def acknowledge_action(self, claim: Any, *args: Any, **more: Any) -> Any:
+        if claim.fence_token > 1:
+            threading.Event().wait()
+        return super().acknowledge_action(claim, *args, **more)
+
+
+class Swallows(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        while True:
+            with suppress(BaseException):
+                threading.Event().wait(0.01)
+
+
+class CallsForEver(Engine):
+    def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+        while True:
+            super().call_tool(claim, intent, tool)
+
+
+class ClaimsForEver(Engine):
+    def claim_workflow(self, *args: Any, **more: Any) -> Any:
+        while not (claim := super().claim_workflow(*args, **more)):
+            pass
+        return claim
+
+
 @pytest.mark.parametrize("given", ["class", "instance"])
 def test_an_engine_of_ones_own_is_explored(lab: Engine, given: str) -> None:
     own: Any = SendsTwice(lab.database, policy=PATIENT) if given == "instance" else SendsTwice
@@ -395,9 +432,74 @@ def test_code_that_is_no_function_of_its_answers_is_named(lab: Engine) -> None:
 
 
 def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentflow.lab.explore.STUCK_SECONDS", 0.2)
-    with pytest.raises(ExplorerError, match="does a loop never end"):
-        explore(Loops, **SMALL)
+    monkeypatch.setattr("agentflow.lab.explore.STUCK_SECONDS", 0.5)
+    for own in (Loops, Sleeps, Swallows):
+        with pytest.raises(
+            ExplorerError, match=r"did not come to its next transaction within 0\.5 s; does a loop never end"
+        ):
+            explore(own, **SMALL)
+
+
+def test_code_that_never_ends_is_interrupted_in_another_thread_too(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.explore.STUCK_SECONDS", 0.5)
+    with ThreadPoolExecutor() as executor:
+        for own in (Loops, Swallows):
+            with pytest.raises(ExplorerError, match=r"did not come to its next transaction within 0\.5 s"):
+                executor.submit(lambda own=own: explore(own, **SMALL)).result()
+
+
+@pytest.mark.parametrize("own", [CallsForEver, ClaimsForEver])
+def test_code_that_asks_for_ever_is_named(lab: Engine, own: type[Engine]) -> None:
+    with pytest.raises(ExplorerError, match="more than 200 statements in one run"):
+        explore(own, **SMALL)
+
+
+def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asleep for ever only where a worker took over, which no undisturbed run does."""
+    found = explore(SleepsLater, **SMALL, time_limit=1.0)
+    assert found.stopped == "the time limit" and not found.ok
+
+
+def test_an_interruption_of_the_engine_s_own_is_named_and_ctrl_c_is_not_swallowed(lab: Engine) -> None:
+    class Interrupts(Engine):
+        def checkpoint(self, *_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+    class PressesAndSwallows(Engine):
+        def checkpoint(self, claim: Any, *args: Any, **more: Any) -> Any:
+            with suppress(BaseException):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().checkpoint(claim, *args, **more)
+
+    with pytest.raises(ExplorerError, match="It raised KeyboardInterrupt: , at `raise KeyboardInterrupt`"):
+        explore(Interrupts, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        explore(PressesAndSwallows, **SMALL)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_engine_that_asks_from_a_thread_of_its_own_is_refused_in_one_sentence(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python prints nothing for a thread that ends by SystemExit."""
+    ended: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    class Threaded(Engine):
+        def checkpoint(self, *args: Any, **more: Any) -> Any:
+            done: list[Any] = []
+            thread = threading.Thread(target=lambda: done.append(super(Threaded, self).checkpoint(*args, **more)))
+            thread.start()
+            thread.join()
+            return done[0]
+
+    with pytest.raises(ExplorerError, match="it asks PostgreSQL from a thread of its own"):
+        explore(Threaded, **SMALL)
+    assert [one.exc_type for one in ended] == [SystemExit]
 
 
 def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:

@@ -27,7 +27,8 @@ from .explore_history import walked
 from .explore_moves import World
 from .explore_report import Exploration, Finding
 from .explore_rows import Bench
-from .explore_worker import WrongCode, watched
+from .explore_watch import OutOfTime, TooLong, Watch
+from .explore_worker import WrongCode
 from .laboratory import LEASE_SECONDS
 from .own_schema import new_name, own_schema
 from .playbook import events_of, inputs_for
@@ -35,7 +36,8 @@ from .schedule import Move, Schedule, Setting
 
 StopAt = Literal["harm", "authority", "never"]
 MOST_MOVES = 10
-STUCK_SECONDS = 10.0  # so long may the engine's own code take between two statements
+STUCK_SECONDS = 10.0  # so long may the engine's own code take up to its next transaction
+UNDISTURBED_SECONDS = 20.0  # so long may the undisturbed run take that comes before the search, if the limit is shorter
 
 
 class ExplorerError(AgentFlowError):
@@ -54,7 +56,8 @@ def explore(
 
     `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
     Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
-    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (what
+    length of a schedule, `time_limit` (seconds) the search; C code that never returns (a regular expression may not) holds it up.
+    `stop_at` is the kind of finding that ends it: `harm` (what
     only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
     wrong, BadSchedule for an unknown workflow.
     """
@@ -68,9 +71,13 @@ def explore(
     ):
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
-            graph = _prepared(bench, made, setting, bounds, workers)
-            with _bar(progress) as show, watched(graph.rules.world.player, STUCK_SECONDS):
-                _search(graph, began + time_limit, moves, _enough(stop_at), show)
+            with (
+                _bar(progress) as show,
+                Watch(STUCK_SECONDS, began + max(time_limit, UNDISTURBED_SECONDS)).on() as watch,
+            ):
+                graph = _prepared(bench, made, setting, bounds, workers, watch)
+                watch.deadline = began + time_limit
+                _search(graph, moves, _enough(stop_at), show)
             findings = tuple(_findings(graph, setting))
         finally:
             bench.close()
@@ -98,18 +105,19 @@ def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
     return lambda fall: fall.invariant.kind in ends
 
 
-def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, workers: int) -> Graph:
+def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, workers: int, watch: Watch) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     inputs = inputs_for(setting, engine.workflows)
-    world = World(bench, engine, setting, inputs)
     try:
-        with watched(world.player, STUCK_SECONDS):
+        world = World(bench, engine, setting, inputs, watch)
+        with watch.timed():
             world.events = _events(engine, setting)
-            world.expected = world.ends(world.finished(world.first))
-            promised = _promised(world, engine, inputs)
-    except WrongCode as wrong:
+        world.expected = world.ends(world.finished(world.first))
+        promised = _promised(world, engine, inputs)
+    except (WrongCode, TooLong, OutOfTime) as wrong:
+        said = wrong if isinstance(wrong, WrongCode) else "it did not come to its end in time; does a loop never end?"
         raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) goes wrong: {wrong} Mend it, and explore again."
+            f"An undisturbed run (schedule `A*`) goes wrong: {said} Mend it, and explore again."
         ) from wrong
     unfinished = [status for status in world.expected if status in ("ready", "waiting")]
     if unfinished or promised not in ((), world.expected):
@@ -127,7 +135,8 @@ def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[str,
     if type(engine) is Engine or world.setting.without:
         return ()
     database = world.bench.database
-    real = World(world.bench, Engine(database, workflows=engine.workflows, policy=engine.policy), world.setting, inputs)
+    plain = Engine(database, workflows=engine.workflows, policy=engine.policy)
+    real = World(world.bench, plain, world.setting, inputs, world.player.watch)
     real.player.engine.world.answers, real.events = engine.world.answers, world.events
     return real.ends(real.finished(real.first))
 
@@ -142,11 +151,9 @@ def _raised(world: World) -> str:
     return f" It raised {told['type']}: {said:.300}{own_line(error)}."
 
 
-def _search(
-    graph: Graph, deadline: float, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]
-) -> None:
+def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
     try:
-        graph.search(deadline, moves, enough, show)
+        graph.search(moves, enough, show)
         doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
@@ -173,7 +180,9 @@ def _asked_for(engine: Engine, setting: Setting) -> list[str]:
             break
         except Suspend as parked:
             found[parked.waiting_for] = True
-        except Exception:  # what it raises is told by the undisturbed run
+        except TooLong:
+            raise
+        except BaseException:  # what it raises is told by the undisturbed run
             break
     return list(found)
 

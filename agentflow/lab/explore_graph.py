@@ -11,13 +11,13 @@ nothing, such as a claim that finds nothing, is no move here.
 from __future__ import annotations
 
 import random
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from .explore_moves import Happened, World
+from .explore_watch import OutOfTime
 from .explore_worker import Place, WrongCode
 from .invariants import Guilty, Invariant
 from .rows import Row
@@ -199,9 +199,7 @@ class Graph:
 
     # -- search ------------------------------------------------------------------------------------------------------
 
-    def search(
-        self, deadline: float, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]
-    ) -> None:
+    def search(self, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
         """Every state within the bounds was reached and expanded, or `stopped` says why not.
 
         `enough` is told of each first fall of an invariant, and may end the search; `moves` bounds a schedule's length.
@@ -215,10 +213,13 @@ class Graph:
                 break
             if not self.at % 256:
                 show(self.at)
-                if time.monotonic() > deadline:
-                    self.stopped = "the time limit"
-                    break
-            if self._expand(self.at, enough):
+            try:
+                self.rules.world.player.watch.check()
+                fell = self._expand(self.at, enough)
+            except OutOfTime as over:
+                self.stopped = str(over)
+                break
+            if fell:
                 self.stopped = "an invariant that fell"
                 break
             self._begins.append(len(self._targets))

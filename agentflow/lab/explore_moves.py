@@ -18,6 +18,7 @@ from ..front import Engine
 from ..model import Claim
 from .crew import SHARED_NAME
 from .explore_rows import Bench
+from .explore_watch import Watch
 from .explore_worker import Place, Player, WrongCode, worker
 from .invariants import (
     ALL_THAT_A_WORKER_CAN_DO,
@@ -55,8 +56,8 @@ class World:
     `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
     """
 
-    def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any]) -> None:
-        self.bench, self.setting, self.player = bench, setting, Player(engine)
+    def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any], watch: Watch) -> None:
+        self.bench, self.setting, self.player = bench, setting, Player(engine, watch)
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, bool], Happened] = {}
         self._roots: dict[str, Place] = {}
@@ -88,7 +89,11 @@ class World:
         return workflows_for(self.setting, label, self._steady)
 
     def go(self, rows: int, place: Place, lost: bool = False) -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is."""
+        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is.
+
+        Raises WrongCode; OutOfTime after the deadline.
+        """
+        self.player.watch.check()
         key = rows, place.number, lost
         found = self._happened.get(key)
         if found is None:

@@ -12,13 +12,11 @@ Database._run(), so whatever an engine overrides above it is played too.
 from __future__ import annotations
 
 import copy
-import ctypes
 import hashlib
 import pickle
 import re
 import sys
 import threading
-import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +30,7 @@ from ..front import Engine
 from ..model import Boundary
 from ..worker import carry
 from .explore_rows import Answer, question, told
+from .explore_watch import OutOfTime, TooLong, Watch
 from .laboratory import LEASE_SECONDS
 
 Program = Callable[[Engine], str]
@@ -40,16 +39,12 @@ Program = Callable[[Engine], str]
 Told = bytes | AgentFlowError
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
 
-
+MOST_STATEMENTS = 200  # of one run, from its claim to its end
 _READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 
 class Stopped(CrashInjected):
     """The next statement has no recorded answer: the worker stands here."""
-
-
-class TooLong(CrashInjected):
-    """The engine's or workflow's own code does not come to an end."""
 
 
 class WrongCode(AgentFlowError):
@@ -87,7 +82,8 @@ class Place:
 class Player:
     """Plays programs on an engine whose database answers from a record."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, watch: Watch) -> None:
+        self.watch, self._thread = watch, threading.get_ident()
         self.engine: Engine = engine.with_hook(self._hook)
         self.engine.database = _recorded(engine.database, self)
         world = copy.copy(engine.world)
@@ -105,7 +101,6 @@ class Player:
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
         self._name, self._token = "", 0
-        self.since: float | None = None
         self.raised: BaseException | None = None
 
     def start(self, name: str, program: Program) -> Place:
@@ -120,6 +115,8 @@ class Player:
         found = place.then.get((key, lost))
         if found is None:
             assert place.pending
+            if len(place.answers) == MOST_STATEMENTS:
+                raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; does a loop never end?")
             asked = (*place.asked, place.pending.question)
             kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
             found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
@@ -130,9 +127,14 @@ class Player:
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
         self._name, self._token = name, 0
-        self.since = time.monotonic()
-        ended = self._played(self._programs[name])
-        self.since = None
+        self._thread, ended = threading.get_ident(), None
+        try:
+            with self.watch.timed():
+                ended = self._played(self._programs[name])
+        except TooLong:
+            pass
+        if self.watch.tries:
+            raise self._too_long()
         if not self._wrong and self._pending is None and len(self._asked) != len(asked):
             self._wrong = _not_a_function(self._asked, asked)
         if self._wrong:
@@ -142,6 +144,14 @@ class Player:
         self.places.append(place)
         return place
 
+    def _too_long(self) -> AgentFlowError:
+        if self.watch.took < self.watch.seconds:
+            return OutOfTime("the time limit")
+        return WrongCode(
+            f"its code did not come to its next transaction within {self.watch.seconds:g} s; does a loop never end, or is it "
+            "asleep?"
+        )
+
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
@@ -149,15 +159,16 @@ class Player:
                 return program(self.engine)
         except Stopped:
             return None
-        except TooLong:
-            raise WrongCode("its code has not come to its next statement for long; does a loop never end?") from None
-        except DatabaseAway:
+        except (TooLong, DatabaseAway):
             raise
         except BaseException as error:  # whatever a learner's code raises
+            if self.watch.interrupted or self._wrong:
+                return None
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
 
     def _hook(self, boundary: Boundary) -> None:
+        self._in_its_thread()
         if boundary.transaction == "load":
             return
         if boundary.edge == "before":
@@ -180,13 +191,22 @@ class Player:
         if self._pending is None:
             self._stands = boundary
 
+    def _in_its_thread(self) -> None:
+        """Another thread is ended without a word; the worker's own says why."""
+        if threading.get_ident() != self._thread:
+            self._wrong = self._wrong or (
+                "it asks PostgreSQL from a thread of its own, and the explorer plays a worker as one line of statements."
+            )
+            raise SystemExit
+
     def _stop(self, wrong: str) -> None:
         self._wrong = self._wrong or wrong
         raise Stopped(wrong)
 
     def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
-        if self._pending is not None or self._wrong:
+        self._in_its_thread()
+        if self._pending is not None or self._wrong or self.watch.tries:
             raise Stopped("it stands already")
         if params and params.get("p_error") and self.raised is None:
             self.raised = sys.exc_info()[1]
@@ -221,26 +241,6 @@ def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
         f"the same answers led to {here[0]:.300} now and to {here[1]:.300} before. An engine that is explored must be a function "
         "of its answers: no clock, no random numbers, nothing kept from another run."
     )
-
-
-@contextmanager
-def watched(player: Player, seconds: float) -> Iterator[None]:
-    """Meanwhile code that takes longer than this between two statements is interrupted, wherever it loops."""
-    here, done = threading.get_ident(), threading.Event()
-
-    def watch() -> None:
-        while not done.wait(min(0.5, seconds / 4)):
-            since = player.since
-            if since is not None and time.monotonic() - since > seconds:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(TooLong))
-
-    watcher = threading.Thread(target=watch, name="agentflow-explore", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
 
 
 @contextmanager
