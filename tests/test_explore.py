@@ -101,6 +101,7 @@ def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
     by_time = explore(lab, time_limit=0.0)
     assert not by_time.exhausted and not by_time.ok and by_time.verdict == "unknown"
     assert "the time limit" in str(by_time)
+    assert "0 moves to the farthest state gone on from." in str(by_time)
     by_moves = explore(lab, moves=4)
     assert by_moves.stopped == "the bound of 4 moves" and by_moves.depth == 4 and by_moves.findings == ()
 
@@ -510,6 +511,86 @@ def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:
 
     with pytest.raises(ExplorerError, match="no part of a state"):
         explore(LooksBack, **SMALL)
+
+
+def reading(sql: str) -> type[Engine]:
+    """An engine that calls the tool under another key if its own statement finds something."""
+
+    class Reads(Engine):
+        def __init__(self, database: Database, **options: Any) -> None:
+            text = sql.format(s=f'"{database.schema}"', w=f'"{database.schema}_world"')
+            super().__init__(database.with_texts({"mine": text}), **options)
+
+        def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+            if self.database.read("mine", {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id})[0]["hit"]:
+                intent = replace(intent, idempotency_key=intent.idempotency_key + "-retry")
+            return super().call_tool(claim, intent, tool)
+
+    return Reads
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT recovery_started_at IS NOT NULL AS hit FROM {s}.workflows WHERE id = %(p_workflow)s",
+        "SELECT bool_or(worker <> %(p_worker)s) AS hit FROM {s}.steps WHERE workflow_id = %(p_workflow)s",
+        "SELECT bool_or(worker <> %(p_worker)s) AS hit FROM {s}.action_intents WHERE workflow_id = %(p_workflow)s",
+        "SELECT bool_or(attempts > 1) AS hit FROM {w}.tool_ledger WHERE workflow_id = %(p_workflow)s",
+        "SELECT entries > 6 AS hit FROM {s}.workflows WHERE id = %(p_workflow)s",
+    ],
+)
+def test_an_engine_with_a_statement_of_its_own_is_refused_because_states_leave_out_what_it_may_read(
+    lab: Engine, sql: str
+) -> None:
+    with pytest.raises(ExplorerError, match="mine is no statement by which AgentFlow runs a workflow"):
+        explore(reading(sql), **SMALL)
+
+
+class Inspects(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.get_workflow(claim.workflow_id)
+        super().complete_workflow(claim, result, **more)
+
+
+class Edits(Engine):
+    def __init__(self, database: Database, **options: Any) -> None:
+        super().__init__(database.with_texts({"complete": database.sql("complete") + " -- mine"}), **options)
+
+
+@pytest.mark.parametrize(("own", "name"), [(Inspects, "inspect"), (Edits, "complete")])
+def test_an_engine_that_inspects_rows_or_changes_a_statement_is_refused(
+    lab: Engine, own: type[Engine], name: str
+) -> None:
+    with pytest.raises(ExplorerError, match=f"{name} is no statement by which AgentFlow runs a workflow"):
+        explore(own, **SMALL)
+
+
+class UsesSqlalchemy(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        with suppress(BaseException), self.database.alchemy.connect():
+            pass
+        super().complete_workflow(claim, result, **more)
+
+
+class Connects(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database._connect()
+
+
+class Listens(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.world.database.listen()
+
+
+class Doubles(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database.twin().check()
+
+
+@pytest.mark.parametrize("own", [UsesSqlalchemy, Connects, Listens, Doubles])
+def test_an_engine_that_asks_on_a_connection_of_its_own_is_refused(lab: Engine, own: type[Engine]) -> None:
+    with pytest.raises(ExplorerError, match="on a connection of its own, so the explorer cannot put the rows back"):
+        explore(own, **SMALL)
 
 
 def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:

@@ -28,7 +28,10 @@ from ..database import Database, Row
 from ..errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ..front import Engine
 from ..model import Boundary
+from ..queries import LABORATORY, READS
+from ..statements import TRANSACTIONS
 from ..worker import carry
+from .broken import texts
 from .explore_rows import Answer, question, told
 from .explore_watch import OutOfTime, TooLong, Watch
 from .laboratory import LEASE_SECONDS
@@ -40,6 +43,7 @@ Told = bytes | AgentFlowError
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
 
 MOST_STATEMENTS = 200  # of one run, from its claim to its end
+_TELL_MORE = {"inspect", "list", "frame", "metrics", "recoveries"}  # reads of rows with all their columns
 _READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 
@@ -85,6 +89,7 @@ class Player:
     def __init__(self, engine: Engine, watch: Watch) -> None:
         self.watch, self._thread = watch, threading.get_ident()
         self.engine: Engine = engine.with_hook(self._hook)
+        self._known = _known(engine)
         self.engine.database = _recorded(engine.database, self)
         world = copy.copy(engine.world)
         world.database = _recorded(engine.world.database, self)
@@ -199,6 +204,11 @@ class Player:
             )
             raise SystemExit
 
+    def refuse(self, why: str) -> None:
+        """The program stops where it is, and is refused for this reason."""
+        self._in_its_thread()
+        self._stop(why)
+
     def _stop(self, wrong: str) -> None:
         self._wrong = self._wrong or wrong
         raise Stopped(wrong)
@@ -217,6 +227,12 @@ class Player:
             if _READS_HISTORY.search(text):
                 self._stop(
                     f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                )
+            if text not in self._known:
+                self._stop(
+                    f"{name} is no statement by which AgentFlow runs a workflow, so it may read what is no part of a state "
+                    "(who wrote a row, when, how often), and schedules that differ would be taken for one. Explore an engine "
+                    "that overrides methods, or take guards away with `without=`."
                 )
             self._pending = Statement(name, text, plain, asks)
             raise Stopped(name)
@@ -268,8 +284,24 @@ def _recorded(database: Database, player: Player) -> Database:
     def run(_: Database, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         return player.answer(name, text, params)
 
-    own.__class__ = type(f"Recorded{kind.__name__}", (kind,), {"_run": run})
+    def refuse(*_: Any, **__: Any) -> Any:
+        player.refuse("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
+
+    closed = {
+        "_run": run,
+        "alchemy": property(refuse),
+        **dict.fromkeys(("_connect", "_take", "listen", "twin"), refuse),
+    }
+    own.__class__ = type(f"Recorded{kind.__name__}", (kind,), {**closed, "forget_connections": lambda _: None})
     return own
+
+
+def _known(engine: Engine) -> frozenset[str]:
+    """The texts of which is known that they depend on nothing but a state: the engine's own, also without guards."""
+    schema, guards = engine.database.schema, getattr(engine, "without", ())
+    by_name = {name: one.render(schema) for name, one in (TRANSACTIONS | READS | LABORATORY).items()}
+    by_name |= texts(guards, schema)
+    return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 
 
 def worker(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]]) -> Program:

@@ -215,7 +215,10 @@ def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
                 yield Guilty("steps", f"{after['id']} {step['step_id']}", says)
 
 
-@_invariant("harm", "No workflow is stuck: from every state a live worker can complete it.")
+@_invariant(
+    "harm",
+    "No workflow is stuck: a new worker, given time, can complete it, alone or after those that stand have gone on.",
+)
 def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
     """For a transition whose mover is "all that a live worker can do": leases ended, events delivered, back-offs over."""
     if transition.mover.transaction != ALL_THAT_A_WORKER_CAN_DO:
