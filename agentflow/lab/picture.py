@@ -44,7 +44,8 @@ class Picture:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f'<div style="overflow-x:auto">{self.svg}</div>'
+        by_key = 'tabindex="0" role="group" aria-label="Picture, scrolls sideways" data-lm-suppress-shortcuts="true"'
+        return f'<div style="overflow-x:auto" {by_key}>{self.svg}</div>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": self.text}
