@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-QUIET_SECONDS = 0.25  # a second click within this time is a double click, except on buttons that are pressed often
+QUIET_SECONDS = 0.25  # a click on the same button again within this time is a double click, except on those pressed often
 BUSY_SECONDS = 0.3  # a move that takes longer is shown as under way, and clicks meanwhile are ignored
 OFTEN = ("Step", "Back", "Forward")
 
@@ -31,7 +31,7 @@ class Clicks:
         self._slow, self._done = slow, done
         self._queue: queue.SimpleQueue[tuple[Move, str] | None] = queue.SimpleQueue()
         self._hand: threading.Thread | None = None
-        self._clicked: dict[str, float] = {}
+        self._last = ("", float("-inf"))  # the last click that counted, and when it was
         self._waiting, self._since = 0, 0.0
 
     @property
@@ -44,20 +44,24 @@ class Clicks:
 
         Half a double click is not, and neither is a click while a move takes its time.
         """
-        now = time.monotonic()
+        now, (last, then) = time.monotonic(), self._last
         quiet = 0.0 if key.startswith(OFTEN) else self.quiet_seconds
-        double = now - self._clicked.get(key, float("-inf")) < quiet
+        double = key == last and now - then < quiet
         if double or (self.busy and now - self._since > BUSY_SECONDS):
             self.ignored += 1
             return False
         if not self.busy:
             self.ignored, self._since = 0, now
-        self._clicked[key], self._waiting = now, self._waiting + 1
+        self._last, self._waiting = (key, now), self._waiting + 1
         self._queue.put((move, lane))
         if self._hand is None:
             self._hand = threading.Thread(target=self._work, name="room-hand", daemon=True)
             self._hand.start()
         return True
+
+    def settled(self) -> None:
+        """The move under way is made and about to be shown: whoever sees it may click again."""
+        self._since = time.monotonic()
 
     def end(self) -> None:
         """No click is made any more, once the move under way has ended."""

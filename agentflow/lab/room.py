@@ -257,6 +257,7 @@ class ControlRoom(Stage):
     def _changed(self) -> None:
         if not self.busy:  # a cell's move: a click has done this already
             self._clicks.ignored = 0
+        self._clicks.settled()
         self._draw()
 
     def _draw(self) -> None:
