@@ -51,7 +51,7 @@ site: $(STAMP) ## builds the course as pages in artifacts/site that open without
 	$(PY) -m agentflow.lab.site
 
 bench: $(STAMP) ## measures the engine and writes docs/benchmarks.md
-	$(PY) -m tests.bench.run
+	$(PY) -m tests.bench
 
 # Universal: one lock for Linux, macOS and Windows, Python 3.11 to 3.14. The loop proves that nothing has to be compiled.
 lock: ## remakes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=--upgrade takes newer versions

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 def test_quick_run_reports_every_ratio_and_at_most_nine_statements(url: str, tmp_path: Path) -> None:
     document = tmp_path / "benchmarks.md"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.run", "--quick", "--json", "--document", document],
+        [sys.executable, "-m", "tests.bench", "--quick", "--json", "--document", document],
         cwd=ROOT, env={**os.environ, "DATABASE_URL": url}, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
