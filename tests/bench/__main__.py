@@ -1,4 +1,4 @@
-"""`python -m tests.bench`. A new process never imports a `__main__` again, so lanes are measured without the benchmark's modules."""
+"""`python -m tests.bench`. A new process imports no `__main__` again, so a lane is measured without the benchmark's modules."""
 
 import sys
 
