@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-QUIET_SECONDS = 0.25  # a click on the same button again within this time is a double click, except on those pressed often
+QUIET_SECONDS = (
+    0.25  # a click on the same button again within this time is a double click, except on those pressed often
+)
 BUSY_SECONDS = 0.3  # a move that takes longer is shown as under way, and clicks meanwhile are ignored
 OFTEN = ("Step", "Back", "Forward")
 
