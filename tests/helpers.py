@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import create_engine, text
 
-from agentflow import Database
+from agentflow import Claim, Database, Engine
 
 T = TypeVar("T")
 
@@ -22,6 +22,16 @@ def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
         assert time.monotonic() < deadline, f"not reached within {seconds:g} s"
         time.sleep(0.005)
     return value
+
+
+class Unlucky(Engine):
+    """No mistake: as on a loaded machine, whoever claims a workflow first loses its lease at once."""
+
+    def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
+        claim = super().claim_workflow(worker_id, lease_seconds, names=names)
+        if claim and claim.fence_token == 1:
+            self.with_hook(None).expire_lease(claim.workflow_id)
+        return claim
 
 
 @contextmanager

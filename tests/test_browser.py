@@ -8,19 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from agentflow import Database, Engine
-from tests.browser import (  # noqa: F401
-    PATIENCE,
-    THEMES,
-    Lab,
-    browser,
-    lab,
-    open_notebook,
-    overheard,
-    own_url,
-    run_all,
-    shot,
-    shut,
-)
+from tests.browser import PATIENCE, THEMES, Lab, open_notebook, overheard, run_all, shot, shut
 from tests.conftest import rows
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -10,20 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from agentflow import Database, Engine
 from agentflow.lab.record import predicted
-from tests.browser import (  # noqa: F401
-    IDLE,
-    PATIENCE,
-    Lab,
-    browser,
-    cell_of,
-    lab,
-    open_notebook,
-    overheard,
-    own_url,
-    run,
-    shot,
-    shut,
-)
+from tests.browser import IDLE, PATIENCE, Lab, cell_of, open_notebook, overheard, run, shot, shut
 from tests.helpers import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]

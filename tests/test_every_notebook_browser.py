@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-from tests.browser import Lab, browser, lab, open_notebook, overheard, own_url, run_all, shut  # noqa: F401
+from tests.browser import Lab, open_notebook, overheard, run_all, shut
 from tests.execute_notebooks import NOTEBOOKS
 
 COURSE = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))

@@ -24,7 +24,7 @@ from agentflow.lab.schedule import MAX_REQUESTS, parse
 from agentflow.lab.stepper import Stepper
 from agentflow.model import Boundary, Claim
 from agentflow.worker import new_identity
-from tests.helpers import database_of_its_own, eventually
+from tests.helpers import Unlucky, database_of_its_own, eventually
 from tests.isolation import Session, asked
 from tests.isolation import race as held_apart
 
@@ -45,16 +45,6 @@ class Tiny(Engine):
 
     def __init__(self, database: Database, **options: Any) -> None:
         super().__init__(database, workflows={"support_agent": tiny}, **options)
-
-
-class Unlucky(Engine):
-    """Whoever claims a workflow first loses its lease at once."""
-
-    def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
-        claim = super().claim_workflow(worker_id, lease_seconds, names=names)
-        if claim and claim.fence_token == 1:
-            self.with_hook(None).expire_lease(claim.workflow_id)
-        return claim
 
 
 class Dying(Engine):

@@ -14,20 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from agentflow import Database, Engine
 from agentflow.lab.playbook import PRESETS
 from agentflow.lab.schedule import Move, Schedule, parse
-from tests.browser import (  # noqa: F401
-    PATIENCE,
-    THEMES,
-    Lab,
-    browser,
-    lab,
-    open_notebook,
-    overheard,
-    own_url,
-    run_all,
-    shot,
-    shut,
-    write_notebook,
-)
+from tests.browser import PATIENCE, THEMES, Lab, open_notebook, overheard, run_all, shot, shut, write_notebook
 from tests.conftest import rows
 from tests.helpers import eventually
 

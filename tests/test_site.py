@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
 from agentflow.lab.site import PROMISE, build
-from tests.browser import browser  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = '<svg role="img" aria-label="A picture" width="90" height="20"><text x="4" y="14">drawn</text></svg>'
@@ -159,7 +158,7 @@ def test_a_notebook_that_was_not_executed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:  # noqa: F811
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
     """A page that may ask nobody, in one of the two colour schemes."""
     context = browser.new_context(color_scheme=request.param, offline=True)
     yield context.new_page()

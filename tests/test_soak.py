@@ -20,6 +20,7 @@ from agentflow.lab.soak import soak
 from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
 from tests.conftest import rows
+from tests.helpers import Unlucky
 
 DATA = Path(__file__).parent.parent / "data" / "support_requests.csv"
 
@@ -83,16 +84,6 @@ class Failing(Engine):
         if claim.workflow_id.endswith("3"):
             return self.fail_workflow(claim, {"type": "Error", "message": "given up", "traceback": ""})
         return super().complete_workflow(claim, result, detail=detail)
-
-
-class Unlucky(Engine):
-    """No mistake: on a loaded machine, whoever claims a workflow first loses its lease at once."""
-
-    def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
-        claim = super().claim_workflow(worker_id, lease_seconds, names=names)
-        if claim and claim.fence_token == 1:
-            self.with_hook(None).expire_lease(claim.workflow_id)
-        return claim
 
 
 class Deaf(Engine):

@@ -14,21 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from agentflow import Database, Engine
-from tests.browser import (  # noqa: F401
-    PATIENCE,
-    THEMES,
-    Lab,
-    browser,
-    cell_errors,
-    cell_of,
-    lab,
-    open_notebook,
-    overheard,
-    own_url,
-    run,
-    shot,
-    shut,
-)
+from tests.browser import PATIENCE, THEMES, Lab, cell_errors, cell_of, open_notebook, overheard, run, shot, shut
 from tests.conftest import rows
 from tests.helpers import eventually
 from tests.solutions import secret_mission, the_acknowledgment_gap
