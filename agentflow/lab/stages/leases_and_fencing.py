@@ -158,11 +158,11 @@ STAGE = Outline(
                 ),
                 Option(
                     "yes: both are the same process, so they may claim the same row",
-                    "that a process is the worker: a claim is made by a worker's name, and locks the row against any other",
+                    "that a process is the worker: a claim locks its row against every other claim, also one of the same process",
                 ),
                 Option("no: each claims a row of its own, as before"),
             ),
-            "Two workflows went to two workers, each under token 1. The claim is a statement, whoever sends it.",
+            "Two workflows went to two workers, each under token 1. A claim is one statement, whoever sends it.",
         ),
         Question(
             "too-late",
