@@ -128,7 +128,7 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         (lambda run, _: made_in_a_step(run, of=lambda: 42), "Another request got the same ticket, 42"),
         (by_name, "The ticket run-1 is the same after the crash, and no checkpoint holds it: it was not made up"),
         (empty, "its arguments are None: the customer reads no ticket"),
-        (lambda run, _: made_in_a_step(run, sends=False), "No message was sent: your function returned without a call"),
+        (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Your function returned without a call"),
         (
             lambda run, _: made_in_a_step(run, twice=True),
             r"One run sent 2 messages: (\d+), \1\. The customer wants one",

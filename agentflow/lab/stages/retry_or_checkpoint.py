@@ -54,7 +54,7 @@ def _run_of(
 
 def _one_message(sent: list[Any]) -> None:
     if not sent:
-        raise CheckFailed("No message was sent: your function returned without a call of run.side_effect(...).")
+        raise CheckFailed("No message was sent. Your function returned without a call of run.side_effect(...).")
     if len(sent) > 1:
         raise CheckFailed(f"One run sent {len(sent)} messages: {', '.join(map(shown, sent))}. The customer wants one.")
     if sent[0] is None:
@@ -92,7 +92,7 @@ STAGE = Outline(
                 ),
                 Option(
                     "5 steps, 1 e-mail",
-                    "that a retry repeats only what had failed: this is what a checkpoint will give, and a retry has none",
+                    "that finished steps are remembered: this is what a checkpoint will give, and a retry has none",
                 ),
                 Option(
                     "7 steps, 1 e-mail",
