@@ -58,18 +58,27 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         return query(engine, counted, id=workflow_id)[0]["n"]
 
     hints: list[tuple[Callable[[Engine, str], Any], str]] = [
-        (each_call, "found 2, expected 1. Count rows, not attempts"),
-        (summed, "found 2, expected 1. Count rows, not attempts"),
+        (each_call, "says 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
+        (summed, "says 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
         (lambda _e, _w: 1, "says 1 for request-1, for a workflow whose effect was doubled"),
         (lambda _e, _w: 2, "says 2 for request-1, for a workflow whose effect was doubled"),
-        (everything, "Count the rows of the workflow that is asked for"),
-        (first_row, "says 1 for a workflow whose effect was doubled on purpose: it has two rows"),
+        (
+            everything,
+            "says 3 for .*They have 1, 2 and 0 rows in tool_ledger: your number does not depend on workflow_id",
+        ),
+        (first_row, "says 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it"),
         (lambda _e, _w: None, "does it end with `return`"),
-        (lambda e, w: query(e, sql, id=w), r"returns a list of rows for request-1\. Take the number out"),
-        (lambda e, w: query(e, sql, id=w)[0], r"returns a row for request-1\. Take the number out"),
+        (
+            lambda e, w: query(e, sql, id=w),
+            "returns a list of rows for request-1: .*attempts.* The check wants a number",
+        ),
+        (lambda e, w: query(e, sql, id=w)[0], "returns a row for request-1: .*attempts.* The check wants a number"),
         (lambda _e, _w: "1", "returns a text for request-1, 1. Return a whole number"),
         (lambda e, w: query(e, "SELECT nothing FROM tool_ledger"), "raised ProgrammingError for request-1: .*nothing"),
-        (grouped, "raised IndexError for a workflow that does not exist: .*at `return query.*with 0 even then"),
+        (
+            grouped,
+            "raised IndexError for a workflow that does not exist: .*at `return query.*tool_ledger has no row of it: what does",
+        ),
     ]
     for wrong, hint in hints:
         with pytest.raises(CheckFailed, match=hint) as caught:
@@ -111,14 +120,20 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         run.side_effect("send-ticket", key="send-ticket")
 
     hints: list[tuple[Callable[[Any, Any], Any], str]] = [
-        (outside_a_step, "saw 0, and after the crash 1: the ticket was made up again. Make it up in a step"),
-        (constant, "Another request got the same ticket, 42. Make up a new number"),
+        (
+            outside_a_step,
+            "saw 0, and after the crash 1: the ticket was made up again, as the second run could not know",
+        ),
+        (constant, "Another request got the same ticket, 42: two customers cannot share one"),
         (lambda run, _: made_in_a_step(run, of=lambda: 42), "Another request got the same ticket, 42"),
-        (by_name, "No step was recorded before the crash"),
-        (empty, "carries no ticket"),
-        (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Call run.side_effect"),
-        (lambda run, _: made_in_a_step(run, twice=True), "One run sent 2 messages"),
-        (lambda run, _: made_in_a_step(run, returns=False), "returns nothing: end it with `return ticket`"),
+        (by_name, "The ticket run-1 is the same after the crash, and no checkpoint holds it: it was not made up"),
+        (empty, "its arguments are None: the customer reads no ticket"),
+        (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Your function returned without a call"),
+        (
+            lambda run, _: made_in_a_step(run, twice=True),
+            r"One run sent 2 messages: (\d+), \1\. The customer wants one",
+        ),
+        (lambda run, _: made_in_a_step(run, returns=False), r"The customer saw \d+, and your function returns nothing"),
         (lambda run, _: made_in_a_step(run) + 1, r"The customer saw (\d+) and your function returns \d+"),
         (lambda run, _: run.step("ticket", 5), "'int' object is not callable, at .*put `lambda:` before the value"),
     ]
@@ -146,15 +161,22 @@ def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are
     hints: list[tuple[Any, str]] = [
         (
             "A*2 A! expire B*",
-            "killed before checkpoint plan: it had computed .* computed 2 times. Let it make one move more",
+            "history, entry 4: the worker was killed before checkpoint plan. It had computed .* computed 2 times.$",
         ),
-        ("A*2 A! expire", "killed before checkpoint plan, so its plan was never committed"),
-        ("A*4 A! expire B*", "killed before tool resolve-account. That is too late: the intent is committed already"),
-        ("A A! expire B*", "killed before checkpoint classify. That is too early"),
-        ("A*", "Nobody is killed in your schedule"),
-        ("A*3 A! B*", "state PLANNED, and A is dead and still owns it. End its lease with `expire`"),
-        ("A*3 A! expire B*2", "state ACTION_PENDING, and B is not through"),
-        ("A*3 A! expire B*2 B! expire", "B is not through"),
+        ("A*2 A! expire", "killed before checkpoint plan. It had computed the plan and not committed it.$"),
+        (
+            "A*4 A! expire B*",
+            "entry 6: the worker was killed before tool resolve-account. That is too late: an entry before",
+        ),
+        (
+            "A A! expire B*",
+            "entry 3: the worker was killed before checkpoint classify. That is too early: no entry before",
+        ),
+        ("A*", "Nobody is killed in your schedule: its history has 8 entries, and no kill"),
+        ("A*3 A! B*", "state PLANNED, and lease_owner is A, which is dead. Its lease has not ended"),
+        ("A*3 A! expire", "state PLANNED, and lease_owner is still A: its lease has ended, and nobody has claimed"),
+        ("A*3 A! expire B*2", "state ACTION_PENDING, and lease_owner is B, which took over and did not finish"),
+        ("A*3 A! expire B*2 B! expire", "lease_owner is B, which took over and did not finish"),
         ("without=intent A*3 A! expire B*", "Leave without=intent out"),
         ("A*3 A! expire expire B*", "cannot be played to its end: .*This was move"),
         ("A*3 crash", "cannot be read: .*crash"),
@@ -182,16 +204,19 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
         part: " AND ".join(one for one in (row, owner, token, runs) if one != part) for part in (row, owner, token)
     }
     hints: list[tuple[Any, str]] = [
-        (without[token], "owned by A under token 2: .* your guard lets it write. Compare fence_token"),
-        (without[owner], "owned by B, and your guard lets A write"),
-        (without[row], "your guard writes both rows. Compare id with :id"),
-        (f"{row} AND {owner} AND {token}", "A's lease ended a second ago, and your guard lets A write"),
-        (whole.replace("clock_timestamp", "now"), "now.. is the time at which the transaction began"),
+        (without[token], "column fence_token: it is 2, and your guard lets a write under token 1 through"),
+        (without[owner], "column lease_owner: it is B, and your guard lets A write"),
+        (without[row], "your guard lets one write for request-1 change both rows"),
+        (
+            f"{row} AND {owner} AND {token}",
+            "column lease_expires_at: A's lease ended a second ago, and your guard lets A",
+        ),
+        (whole.replace("clock_timestamp", "now"), "like now.., is that at which the transaction began"),
         (whole.replace(">", "<"), "your guard does not let A write"),
         (f"{whole} AND lease_owner IS NULL", "your guard does not let A write"),
         (
             f"{row} AND {token} AND (lease_owner = :worker OR lease_owner IS NULL) AND (lease_owner IS NULL OR {runs})",
-            "Nobody owns",
+            "column lease_owner: it is NULL, nobody owns the row",
         ),
         (
             whole.replace("lease_owner", "owner"),

@@ -14,6 +14,7 @@ from ..tried import Tried, tried
 
 PLACES = ("before intent resolve-account", "after checkpoint plan")
 TOO_EARLY = ("before claim", "after claim", "before checkpoint classify", "after checkpoint classify")
+EXPIRED = "lease_expired_for_test"
 
 
 def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
@@ -21,50 +22,51 @@ def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
     run = tried(asked("when it was called", schedule), engine)
     killed = run.entries("worker_killed")
     if not killed:
-        raise CheckFailed("Nobody is killed in your schedule. `A!` kills A where it stands.")
-    _in_the_right_place(str(killed[0]["subject"]), run)
+        raise CheckFailed(
+            f"Nobody is killed in your schedule: its history has {len(run.history)} entries, and no kill."
+        )
+    _in_the_right_place(killed[0]["n"], str(killed[0]["subject"]), run)
     _finished(run)
     _computed_once(run)
     return "Solved: plan was computed once, by a worker that was not there any more when it was used."
 
 
-def _in_the_right_place(place: str, run: Tried) -> None:
+def _in_the_right_place(entry: int, place: str, run: Tried) -> None:
     if place in PLACES:
         return
+    where = f"history, entry {entry}: the worker was killed {place}"
     if place == "before checkpoint plan":
         times = run.computed.get("plan", 0)
-        raise CheckFailed(
-            f"The worker was killed before checkpoint plan: it had computed the plan and not committed it, so plan was "
-            f"computed {times} times. Let it make one move more." if times > 1 else
-            "The worker was killed before checkpoint plan, so its plan was never committed. Let it make one move more."
-        )  # fmt: skip
-    hint = "too early: plan is not committed yet" if place in TOO_EARLY else "too late: the intent is committed already"
-    raise CheckFailed(f"The worker was killed {place}. That is {hint}. It must stand before intent resolve-account.")
+        twice = f", so plan was computed {times} times" if times > 1 else ""
+        raise CheckFailed(f"{where}. It had computed the plan and not committed it{twice}.")
+    if place in TOO_EARLY:
+        raise CheckFailed(f"{where}. That is too early: no entry before it commits the checkpoint of plan.")
+    raise CheckFailed(f"{where}. That is too late: an entry before it commits the intent.")
 
 
 def _finished(run: Tried) -> None:
     if run.row["status"] == "completed":
         return
+    where = f"workflows, row 'request-1': state {run.row['state']}, and"
     owner = run.row["lease_owner"]
     if owner is None:
+        raise CheckFailed(f"{where} lease_owner is NULL: nobody goes on.")
+    name = worker_name(owner)
+    if len(run.entries("workflow_claimed")) > 1:
+        raise CheckFailed(f"{where} lease_owner is {name}, which took over and did not finish.")
+    if run.entries(EXPIRED):
         raise CheckFailed(
-            f"workflows, row 'request-1': state {run.row['state']}, and nobody goes on. Let B work to its end."
-        )
-    if len(run.entries("workflow_claimed")) == 1:
-        raise CheckFailed(
-            f"workflows, row 'request-1': state {run.row['state']}, and {worker_name(owner)} is dead and still owns it. "
-            "End its lease with `expire`, then let B work."
+            f"{where} lease_owner is still {name}: its lease has ended, and nobody has claimed the row since."
         )
     raise CheckFailed(
-        f"workflows, row 'request-1': state {run.row['state']}, and {worker_name(owner)} is not through. `B*` goes on to "
-        "the end."
+        f"{where} lease_owner is {name}, which is dead. Its lease has not ended, so nobody else gets the row."
     )
 
 
 def _computed_once(run: Tried) -> None:
     if (times := run.computed.get("plan", 0)) != 1:
         raise CheckFailed(
-            f"plan was computed {times} times. Each worker that is killed before its commit computes for nothing."
+            f"plan was computed {times} times. Look for a worker in your history that computed it and did not commit it."
         )
 
 
@@ -84,15 +86,15 @@ STAGE = Outline(
                 ),
                 Option(
                     "it goes back to PENDING, as if A had never been there",
-                    "that a crash takes back what was committed: only a transaction that is still open is undone",
+                    "that a crash takes back what was committed: it undoes only a transaction that is still open",
                 ),
                 Option(
                     "it stays CLASSIFIED, but the classification died with A",
-                    "that the state and the result are saved apart: one transaction wrote both, so both are there",
+                    "that the state and the result are saved apart: one transaction wrote both rows, so both are there",
                 ),
                 Option("it stays CLASSIFIED, and the classification is there"),
             ),
-            "Nobody works on it, and nothing is lost: it waits at its last committed checkpoint.",
+            "One commit wrote both rows, another process can read both, and nobody is left to go on.",
         ),
         Question(
             "marked-first",
@@ -100,15 +102,16 @@ STAGE = Outline(
             (
                 Option(
                     "it runs classify, as A never finished it",
-                    "that B can see that the step never ran: B sees a checkpoint, and that says the step is done",
+                    "that B can see that the step never ran: B sees its checkpoint, and that says that it is done",
                 ),
-                Option("it takes an empty result for the classification, and goes on with that"),
+                Option("it goes on without running classify, and has no classification"),
                 Option(
                     "it waits for A's result",
-                    "that somebody knows of A: a worker that died tells nobody, and B has only the rows",
+                    "that a result of A is still to come: A is dead, and B has only the rows",
                 ),
             ),
-            "A checkpoint is believed. Written too early it is a lie, and the successor builds on it.",
+            "The row of classify is there, so to B the step is done, and its value is NULL. Written too early, a checkpoint "
+            "is a lie, and whoever comes next builds on it.",
         ),
     ),
     exercises=(

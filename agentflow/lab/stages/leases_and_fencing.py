@@ -34,25 +34,25 @@ class Case:
 CASES = (
     Case(
         MINE.replace("fence_token = 1", "fence_token = 2"),
-        "The row is owned by A under token 2: an earlier process with the same name held token 1, and your guard lets it "
-        "write. Compare fence_token with :token.",
+        "workflows, row 'request-1', column fence_token: it is 2, and your guard lets a write under token 1 through. The "
+        "owner's name is A in both: A was started anew and claimed again, and its first process wakes up.",
     ),
     Case(
         MINE.replace("'A'", "'B'"),
-        "The row is owned by B, and your guard lets A write. Compare lease_owner with :worker.",
+        "workflows, row 'request-1', column lease_owner: it is B, and your guard lets A write.",
     ),
     Case(
         MINE.replace("+ interval '1 hour'", "- interval '1 second'"),
-        "A's lease ended a second ago, and your guard lets A write. Compare lease_expires_at with clock_timestamp().",
+        "workflows, row 'request-1', column lease_expires_at: A's lease ended a second ago, and your guard lets A write.",
     ),
     Case(
         "lease_owner = NULL, fence_token = 1, lease_expires_at = NULL",
-        "Nobody owns the row, and your guard lets A write. Compare lease_owner with :worker; `=` is not true for NULL.",
+        "workflows, row 'request-1', column lease_owner: it is NULL, nobody owns the row, and your guard lets A write.",
     ),
     Case(
         MINE.replace("+ interval '1 hour'", ""),
-        "The lease ended while the statement waited for its turn, and your guard lets A write: now() is the time at which "
-        "the transaction began. Use clock_timestamp().",
+        "workflows, row 'request-1', column lease_expires_at: the lease ended while the write waited for its turn, and your "
+        "guard lets A write. The time it compares with, like now(), is that at which the transaction began.",
     ),
 )
 
@@ -84,11 +84,13 @@ def _condition(found: Any) -> str:
 def _judge(connection: Connection, schema: str, condition: str) -> None:
     written = _written(connection, schema, MINE, condition)
     if written == ["request-1", "request-2"]:
-        raise CheckFailed("A owns request-1 and request-2, and your guard writes both rows. Compare id with :id.")
+        raise CheckFailed(
+            "A owns request-1 and request-2, and your guard lets one write for request-1 change both rows."
+        )
     if written != ["request-1"]:
         raise CheckFailed(
-            "A owns request-1 under token 1, its lease has not ended, and your guard does not let A write. Take the "
-            "conditions out one by one."
+            "workflows, row 'request-1': A owns it under token 1, its lease has not ended, and your guard does not let A "
+            "write. Which of your conditions is not true for this row?"
         )
     for case in CASES:
         if _written(connection, schema, case.sets, condition):
@@ -132,7 +134,7 @@ STAGE = Outline(
             (
                 Option(
                     "both get request-1 and both work on it",
-                    "that a claim reads first and writes later: it does both in one statement, and the row is locked",
+                    "that a claim reads first and writes later: it does both in one statement, and the row is locked meanwhile",
                 ),
                 Option(
                     "one gets request-1, the other waits until it is completed",
@@ -140,11 +142,11 @@ STAGE = Outline(
                 ),
                 Option(
                     "one gets request-1, the other waits for that claim's commit and then takes request-2",
-                    "that a lock has to be waited for: with a plain lock it is so, and SKIP LOCKED passes over",
+                    "that a lock has to be waited for: that is so with a plain lock, and SKIP LOCKED passes over it",
                 ),
                 Option("one gets request-1, the other request-2, and nobody waits"),
             ),
-            "The second claim passes over the locked row, as if it were not there.",
+            "No claim waited with SKIP LOCKED: the second passes over the locked row, as if it were not there.",
         ),
         Question(
             "over-http",
@@ -152,19 +154,20 @@ STAGE = Outline(
             (
                 Option(
                     "yes: one server takes one request after the other",
-                    "that the door decides who works: the API hands both on, and the rows decide",
+                    "that the API decides who gets a row: it hands both requests on, and the claims decide",
                 ),
                 Option(
                     "yes: both are the same process, so they may claim the same row",
-                    "that a process is the worker: a claim is bound to a worker's name, a token and a row",
+                    "that a process is the worker: a claim locks its row against every other claim, also one of the same process",
                 ),
                 Option("no: each claims a row of its own, as before"),
             ),
-            "The claim is a statement in the database, whoever sends it.",
+            "Two workflows went to two workers, each under token 1. A claim is one statement, whoever sends it.",
         ),
         Question(
             "too-late",
-            "A sleeps past the end of its lease. B takes over and completes. A wakes up and commits its plan. What happens?",
+            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. "
+            "What happens?",
             (
                 Option(
                     "the plan is written: A did claim the workflow",
@@ -172,7 +175,7 @@ STAGE = Outline(
                 ),
                 Option(
                     "A looks at its clock first and does not try",
-                    "that a worker can know in time: it may fall asleep between looking and writing",
+                    "that looking is enough: a worker may fall asleep between looking and writing",
                 ),
                 Option("the database refuses the write"),
                 Option(

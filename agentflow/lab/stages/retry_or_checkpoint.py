@@ -25,12 +25,12 @@ def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
     _one_ticket(first[0], again[0], answer)
     others = [_run_of(workflow, f"run-{number}", StepStore())[0] for number in (2, 3, 4)]
     if any(sent == first for sent in others):
-        raise CheckFailed(
-            f"Another request got the same ticket, {shown(first[0])}. Make up a new number for each run, such as "
-            "random.randrange(10**9)."
-        )
+        raise CheckFailed(f"Another request got the same ticket, {shown(first[0])}: two customers cannot share one.")
     if not recorded:
-        raise CheckFailed("No step was recorded before the crash. Make the ticket up in a step: run.step(...).")
+        raise CheckFailed(
+            f"The ticket {shown(first[0])} is the same after the crash, and no checkpoint holds it: it was not made up, "
+            "but taken from something that both runs know."
+        )
     return "Solved: the ticket is made up once, and replayed."
 
 
@@ -54,26 +54,24 @@ def _run_of(
 
 def _one_message(sent: list[Any]) -> None:
     if not sent:
-        raise CheckFailed(
-            'No message was sent. Call run.side_effect("send-ticket", key="send-ticket", arguments=ticket).'
-        )
+        raise CheckFailed("No message was sent. Your function returned without a call of run.side_effect(...).")
     if len(sent) > 1:
-        raise CheckFailed(f"One run sent {len(sent)} messages. Call run.side_effect(...) once.")
+        raise CheckFailed(f"One run sent {len(sent)} messages: {', '.join(map(shown, sent))}. The customer wants one.")
     if sent[0] is None:
-        raise CheckFailed("The message carries no ticket: give run.side_effect(...) also arguments=ticket.")
+        raise CheckFailed("A message was sent, and its arguments are None: the customer reads no ticket.")
 
 
 def _one_ticket(first: Any, again: Any, answer: Any) -> None:
     if first != again:
         raise CheckFailed(
-            f"The customer saw {shown(first)}, and after the crash {shown(again)}: the ticket was made up again. Make it "
-            "up in a step, so that it is recorded before it is sent."
+            f"The customer saw {shown(first)}, and after the crash {shown(again)}: the ticket was made up again, as the "
+            "second run could not know the first one."
         )
     if answer is None:
-        raise CheckFailed("One ticket was sent, and your function returns nothing: end it with `return ticket`.")
+        raise CheckFailed(f"The customer saw {shown(first)}, and your function returns nothing (None).")
     if answer != first:
         raise CheckFailed(
-            f"The customer saw {shown(first)} and your function returns {shown(answer)}: return that one."
+            f"The customer saw {shown(first)} and your function returns {shown(answer)}: these are two tickets."
         )
 
 
@@ -85,11 +83,12 @@ STAGE = Outline(
     questions=(
         Question(
             "over-both-runs",
-            "The agent fails at drafting and is run again. How many steps run, and how many e-mails go out, over both runs?",
+            "The agent fails at drafting, and a plain retry runs it again. How many steps are started, the failed one "
+            "included, and how many e-mails are sent, over both runs?",
             (
                 Option(
                     "4 steps, 1 e-mail",
-                    "that a retry repeats only what had failed: a plain runner remembers nothing, and begins at the top",
+                    "that each step starts once: drafting started twice, and so did the two before it",
                 ),
                 Option(
                     "5 steps, 1 e-mail",
@@ -97,11 +96,11 @@ STAGE = Outline(
                 ),
                 Option(
                     "7 steps, 1 e-mail",
-                    "that only computing is repeated: an e-mail that was sent is sent again like any other line of code",
+                    "that a retry spares what was sent: to send an e-mail is a line of the function like any other",
                 ),
                 Option("7 steps, 2 e-mails"),
             ),
-            "The answer was right in the end. The customer got two e-mails.",
+            "The first run executed three steps, the second all four, and each sent the e-mail.",
         ),
     ),
     exercises=(

@@ -9,9 +9,9 @@ from typing import Any
 from ...front import Engine
 from ...model import ToolCall
 from ...schema import tool_attempts, tool_ledger
-from ..checks import CheckFailed, wrong
+from ..checks import CheckFailed
 from ..exercise import a_kind, asked, is_number
-from ..look import effects_of, shown
+from ..look import counted, effects_of, shown
 from ..outline import Exercise, Option, Outline, Question
 
 UNKNOWN = "a workflow that does not exist"
@@ -44,19 +44,21 @@ def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) 
         none = failed  # to be said last: another mistake may explain it
     if one == two == none:
         raise CheckFailed(
-            f"Your function says {one} for request-1, for {DOUBLED}, and for {UNKNOWN}. Count the rows of the workflow "
-            "that is asked for: SELECT count(*) ... WHERE workflow_id = :id."
+            f"Your function says {one} for request-1, for {DOUBLED}, and for {UNKNOWN}. They have {len(rows)}, 2 and 0 rows "
+            "in tool_ledger: your number does not depend on workflow_id."
         )
     if one != len(rows):
         calls = sum(row["attempts"] for row in rows)
-        hint = "Count rows, not attempts." if one == calls else "One row of tool_ledger is one effect."
-        raise wrong("tool_ledger", "request-1", "count(*)", one, len(rows), hint)
+        called = ", whose attempts are your number: the calls of the tool" if one == calls else ""
+        raise CheckFailed(
+            f"Your function says {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} of it{called}."
+        )
     if two != 2:
-        raise CheckFailed(f"Your function says {two} for {DOUBLED}: it has two rows, and each row is an effect.")
+        raise CheckFailed(f"Your function says {two} for {DOUBLED}, and tool_ledger has 2 rows of it.")
     if isinstance(none, CheckFailed):
         raise none
     if none != 0:
-        raise CheckFailed(f"Your function says {none} for {UNKNOWN}: no row is no effect, so it must say 0.")
+        raise CheckFailed(f"Your function says {none} for {UNKNOWN}, and tool_ledger has no row of it.")
 
 
 def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str, who: str = "") -> int:
@@ -65,16 +67,19 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     try:
         found = asked(f"for {who}", lambda: count(engine, workflow_id))
     except CheckFailed as failed:
-        none = " It has no row at all: SELECT count(*) gives one row with 0 even then." if who == UNKNOWN else ""
+        none = " tool_ledger has no row of it: what does your query give then?" if who == UNKNOWN else ""
         raise CheckFailed(f"{failed}{none}") from None
     if is_number(found):
         return int(found)
     if found is None:
-        hint = "no row must count as 0." if who == UNKNOWN else "does it end with `return`?"
+        hint = (
+            "tool_ledger has no row of it, and that is a number too."
+            if who == UNKNOWN
+            else "does it end with `return`?"
+        )
         raise CheckFailed(f"Your function says nothing (None) for {who}: {hint}")
     if isinstance(found, list | dict):
-        hint = "Take the number out of it: query(...)[0] is the first row, a dict with a key for each column."
-        raise CheckFailed(f"Your function returns {a_kind(found)} for {who}. {hint}")
+        raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")
     raise CheckFailed(f"Your function returns {a_kind(found)} for {who}, {shown(found)}. Return a whole number.")
 
 
@@ -94,33 +99,34 @@ STAGE = Outline(
     questions=(
         Question(
             "when-b-is-done",
-            "B finds the plan to unlock, and no answer. When B is done, what stands in the tool ledger?",
+            "B finds recorded that A meant to unlock the account, and no answer. When B is done, what stands in the tool ledger?",
             (
                 Option(
                     "nothing: the work of A is lost",
-                    "that a crash takes back what was committed: the tool committed in a system of its own, and no "
-                    "rollback of ours reaches there",
+                    "that a crash takes back what was committed: the tool had committed its row before A died",
                 ),
                 Option(
                     "one effect, tool called once",
-                    "that somebody could know that the tool had acted: only A knew, so B must ask again",
+                    "that B could know that the tool had acted: only A knew, and the intent still said PENDING",
                 ),
                 Option("one effect, tool called twice"),
                 Option(
                     "two effects",
-                    "that a second call must act a second time: both calls carried the same key, and the tool knew it",
+                    "that a second call must act a second time: both carried one key, and the tool answered the second "
+                    "from its record",
                 ),
             ),
-            "Execution is at least once; the key leaves one business effect.",
+            "B could not know, so it called again. The tool found the key of A's call in its record, and did not act again.",
         ),
     ),
     exercises=(
         Exercise(
             "count_effects",
             (
-                "The table is tool_ledger, and its column workflow_id says for whom.",
-                "One row is one effect. The column attempts counts calls; you want rows.",
-                'query(engine, "SELECT count(*) AS n ... WHERE workflow_id = :id", id=workflow_id) gives a list of dicts.',
+                "The world's record is the table tool_ledger. Its column workflow_id says for whom each row is.",
+                "One row is one effect, and the column attempts counts calls. SELECT count(*) gives a number even for no row.",
+                'query(engine, "SELECT count(*) AS n ... WHERE workflow_id = :id", id=workflow_id) gives a list of rows; '
+                "[0] is the first, and a row is a dict with a key for each column.",
             ),
             count_effects,
         ),
