@@ -107,7 +107,7 @@ STAGE = Outline(
                     "that somebody must watch: the answer itself makes the row runnable",
                 ),
             ),
-            "`lease_owner` is NULL. The row says what the workflow waits for, and that is enough.",
+            "The row's lease_owner is NULL. It says what the workflow waits for, and that is enough.",
         ),
         Question(
             "yes-then-no",
@@ -131,8 +131,8 @@ STAGE = Outline(
         Exercise(
             "lost_wakeup",
             (
-                "Play A, A*2, A*3 and so on, after `without=wait_reads_first`. The room says each time what A stands before.",
-                "The answer is lost if it comes when A has looked and has not parked yet: after `read_events`, before `wait`.",
+                "Play A, A*2, A*3 and so on, each after without=wait_reads_first. The room says each time what A stands before.",
+                "The answer is lost if it comes when A has looked and has not parked yet: after read_events, before wait.",
                 "So: A's first three transactions, event:approval, then A*. It parks here; on the real engine it completes.",
             ),
             lost_wakeup,
