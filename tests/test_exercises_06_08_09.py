@@ -77,9 +77,15 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (number(BY_KEY), "Your function says 0, and 1 is right. No key occurs twice there."),
-        (number(IN_ALL), "one of them is still a duplicate: compare for each action"),
-        (number("SELECT coalesce(sum(attempts), 0)::int - count(*) FROM tool_ledger"), "count effects, not attempts"),
+        (
+            number(BY_KEY),
+            "Your function says 0, and 1 is right. Both rows are of request-1 and resolve-account, and no key occurs twice",
+        ),
+        (number(IN_ALL), "but both rows are of request-1, and request-2 has none"),
+        (
+            number("SELECT coalesce(sum(attempts), 0)::int - count(*) FROM tool_ledger"),
+            "The one row has attempts 2: two calls, one effect.",
+        ),
         (number("SELECT count(*) FROM tool_ledger"), "Your function says 1, and 0 is right"),
         (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function says 1, and 0 is right"),
         (number("SELECT nothing FROM tool_ledger"), "ProgrammingError for the laboratory of this notebook"),
@@ -90,10 +96,19 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
             number("SELECT count(*) - 1 FROM tool_ledger"),
             "tool_ledger is empty the world holds nothing. Your function says -1",
         ),
-        (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "Compare the effects of each workflow"),
-        (number("SELECT count(*) - count(DISTINCT workflow_id) FROM tool_ledger"), "may plan several actions"),
-        (number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"), "Compare the effects of each workflow"),
-        (number(WITHOUT_A_KEY), "two effects of one action, under two keys. Your function says 0, and 1 is right"),
+        (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "The rows are of request-1 and of request-2."),
+        (
+            number("SELECT count(*) - count(DISTINCT workflow_id) FROM tool_ledger"),
+            "Both rows are of request-1, one of unlock-account, one of write-letter.",
+        ),
+        (
+            number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"),
+            "The rows are of request-1 and of request-2.",
+        ),
+        (
+            number(WITHOUT_A_KEY),
+            "under two keys. Your function says 0, and 1 is right. Both rows are of request-1 and resolve-account",
+        ),
         (lambda engine: engine.reliability_metrics()["duplicate_business_effects"], "that is the query to be written"),
     ],
 )

@@ -42,14 +42,20 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda _w, _a: str(uuid.uuid4()), "made up anew, so the tool cannot know that it was asked before"),
     (lambda w, _a: f"{w}-{time.time()}", "holds the clock"),
     (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
-    (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls and counts to another number"),
-    (lambda w, a: str(hash((w, a))), "in another process"),
-    (lambda w, _a: w, "no row for send-receipt of request-1.*The action must be part of the key"),
-    (lambda _w, a: a, "no row for resolve-account of request-2.*The workflow id must be part of the key"),
+    (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
+    (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
+    (
+        lambda w, _a: w,
+        "no row for send-receipt of request-1: its key request-1 is also that of resolve-account of request-1",
+    ),
+    (
+        lambda _w, a: a,
+        "no row for resolve-account of request-2: its key resolve-account is also that of resolve-account of request-1",
+    ),
     (lambda _w, _a: "key", "no row for send-receipt of request-1"),
     (lambda _w, _a: None, "a call without a key has its effect every time"),
     (lambda w, a: (w, a), "a tuple, .*A key is a text"),
-    (lambda _w, _a: "", "an empty text"),
+    (lambda _w, _a: "", "an empty text. Every action would have the same key"),
     (lambda w, a: w + a + 1, "raised TypeError for resolve-account of request-1"),
 ]
 
@@ -69,15 +75,15 @@ def test_a_lost_wakeup_is_accepted(engine: Engine) -> None:
 
 
 LINES = [
-    ("A* event:approval B*", "when the workflow was parked, and woke it. Deliver it one transaction earlier"),
-    ("A*2 event:approval A*", "before a worker looked for it, so the look found it"),
-    ("event:approval A*", "before a worker looked for it"),
-    ("A*3 event:approval", "Nobody has parked the workflow yet"),
-    ("A*3 event:approval A", "the real one is left ready by the same line. Let a worker go to the end"),
+    ("A* event:approval B*", "entry 4 parked the workflow, and the answer, entry 5, came afterwards and woke it"),
+    ("A*2 event:approval A*", "was there first, as entry 4, and the look found it, as entry 5 says"),
+    ("event:approval A*", "was there first, as entry 2, and the look found it, as entry 5 says"),
+    ("A*3 event:approval", "lost yet: the answer is entry 4, and nobody has parked the workflow. It is ready"),
+    ("A*3 event:approval A", "leaves the real engine's workflow ready, because no worker goes on to the end"),
     ("A* B*", "Nobody answers in your line"),
     ("A* event:hello B*", "nobody awaits it; approval_agent waits for approval"),
     ("A* A* nonsense", "nonsense"),
-    ("A*3 event:approval A! expire B*", "so the look found it"),
+    ("A*3 event:approval A! expire B*", "was there first, as entry 4, and the look found it, as entry 8 says"),
     ("A*3 event:approval A! A*", "A!"),
     (None, "does it end with `return`"),
     (["A*"], "A schedule is a text"),
@@ -88,3 +94,12 @@ LINES = [
 def test_a_line_that_loses_nothing_is_told_when_the_answer_came(engine: Engine, line: Any, hint: str) -> None:
     with pytest.raises(CheckFailed, match=hint):
         judged(WAKEUP, lambda: line, engine)
+
+
+def test_a_line_that_loses_nothing_can_be_seen_and_is_told_no_move_of_the_solution(engine: Engine) -> None:
+    for line in ("A* event:approval B*", "A*2 event:approval A*"):
+        with pytest.raises(CheckFailed) as caught:
+            judged(WAKEUP, lambda line=line: line, engine)
+        said = str(caught.value)
+        assert f"room.run('workflow=approval_agent without=wait_reads_first {line}')" in said
+        assert "read_events" not in said and "A*3" not in said

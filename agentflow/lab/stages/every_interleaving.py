@@ -58,16 +58,15 @@ def _judged(found: Exploration) -> str:
     doubled = [one for one in found.findings if one.invariant == "one effect per action"]
     if not found.findings:
         raise CheckFailed(
-            f"Every invariant holds on all {found.schedules:,} schedules, so nothing is broken. What does a second call need "
-            "in order to be told apart from a new one?"
+            f"Every invariant holds on all {found.schedules:,} schedules, so nothing is broken: the tool still tells a second "
+            "call from a new one. By what?"
         )
     if not doubled:
         first = found.findings[0]
         raise CheckFailed(f"Broken, but in another way, after {first.moves} moves ({first.line}): {first.sentence}")
     if "expire" not in doubled[0].line and "!" not in doubled[0].line:
         raise CheckFailed(
-            f"The effect is doubled without any fault, by {doubled[0].line}: the first test would catch that. Break it so that "
-            "only a lost worker shows it."
+            f"The effect is doubled without any fault, by {doubled[0].line}: the first test would catch that."
         )
     return f"Solved: no test of the happy path sees it, and the explorer needs {doubled[0].moves} moves: {doubled[0].line}."
 
@@ -80,7 +79,7 @@ STAGE = Outline(
     questions=(
         Question(
             "which-guard",
-            "One guard goes, two workers stay, and every schedule is tried. Without which one can the world be harmed?",
+            "One of these four guards goes, and every schedule of two workers is tried. Without which one is there harm?",
             (
                 Option(
                     "the fencing token",
@@ -96,7 +95,7 @@ STAGE = Outline(
                     "that the clock protects: it narrows the time in which a late worker can write, and the token closes it",
                 ),
             ),
-            "The others stand for each other inside our database. The key alone speaks to the world.",
+            "The other three stand in for each other inside our database. Only the key is known to the tool.",
         ),
         Question(
             "both-gone",
@@ -116,7 +115,8 @@ STAGE = Outline(
                     "that two workers must block each other: each write goes through, and somebody completes it",
                 ),
             ),
-            "The stale worker writes the same result at the same place. With the count of checkpoints gone too, it would matter.",
+            "A wrote under token 1 while the row held 2. But it wrote what B would have written, at the same place, so nobody "
+            "outside can notice.",
         ),
     ),
     exercises=(

@@ -28,16 +28,16 @@ def two_actions(run: Any, request: str) -> None:
 ONE = "A*5 A! expire B*"
 SITUATIONS = (
     (ONE, "one effect that was asked for twice", 0,
-     "The second attempt left no second effect: count effects, not attempts."),
+     "The one row has attempts 2: two calls, one effect."),
     ("requests=2 A* B*", "two effects, one for each of two workflows", 0,
-     "Compare the effects of each workflow, not of all together."),
+     "The rows are of request-1 and of request-2."),
     ("workflow=two_actions A*", "two effects, one for each of two actions of one workflow", 0,
-     "A workflow may plan several actions: compare for each action of it."),
+     "Both rows are of request-1, one of unlock-account, one of write-letter."),
     (f"without=idempotency_key {ONE}", "two effects of one planned action, without a key", 1,
-     "No key occurs twice there. Count effects for each workflow and action, whatever their keys."),
+     "Both rows are of request-1 and resolve-account, and no key occurs twice: both keys are NULL."),
     (f"without=idempotency_key requests=2 {ONE} B*4",
      "two effects of one action, and another action that is planned and not yet done", 1,
-     "Two plans and two effects, and one of them is still a duplicate: compare for each action, not in all."),
+     "Two plans and two rows; but both rows are of request-1, and request-2 has none."),
 )  # fmt: skip
 """Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
 
@@ -75,7 +75,7 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
                 stepper.play("A*")
             played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
             _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
-                   "Keys do not say what was done: group by workflow and action.")  # fmt: skip
+                   "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
         finally:
             judges.close()
             played.close()
@@ -128,11 +128,11 @@ STAGE = Outline(
                     "that what a killed worker held is lost: its lease ends, and another worker finishes the work",
                 ),
             ),
-            "Attempts count how often we asked, effects what is left in the world.",
+            "For the request whose worker died before the acknowledgment the tool was asked twice. The key left one effect.",
         ),
         Question(
             "where-the-time-goes",
-            "A worker is killed. Until its work is completed by another: what takes longest here?",
+            "A worker is killed, and another completes its work. Which part of the time between takes longest here?",
             (
                 Option("noticing that it is dead"),
                 Option(
@@ -148,7 +148,7 @@ STAGE = Outline(
                     "that the work is the wait: here a step takes no time, and with slow steps it would be the second part",
                 ),
             ),
-            "Nobody can see a death from outside. What can be seen is a lease that nobody renewed.",
+            "Nobody can see a death from outside. What can be seen is a lease that was not renewed, and it has to end first.",
         ),
     ),
     exercises=(

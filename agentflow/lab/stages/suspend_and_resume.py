@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import AgentFlowError
 from ...front import Engine
+from ..canonical import Entry
 from ..checks import CheckFailed
 from ..exercise import a_kind, asked
 from ..look import shown
@@ -22,14 +23,15 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
     moves = _schedule(line).moves
     if not any(move.verb == "deliver" for move in moves):
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
-    status, events = _played(engine, Schedule(Setting(WORKFLOW, (BROKEN,)), moves))
+    broken = Schedule(Setting(WORKFLOW, (BROKEN,)), moves)
+    status, entries = _played(engine, broken)
     if status != "waiting":
-        raise CheckFailed(_not_lost(status, events))
+        raise CheckFailed(f"{_not_lost(status, entries)} See it with room.run({str(broken)!r}).")
     status, _ = _played(engine, Schedule(Setting(WORKFLOW), moves))
     if status != "completed":
         raise CheckFailed(
-            f"Lost: the broken engine waits for ever. But the real one is left {status} by the same line. Let a worker go to the "
-            "end, with A* or B*."
+            f"Lost: the broken engine waits for ever. But your line also leaves the real engine's workflow {status}, because "
+            "no worker goes on to the end."
         )
     return "Solved: the broken engine waits for an answer that it has got. The real one, on the same line, completes."
 
@@ -49,29 +51,36 @@ def _schedule(line: Callable[[], Any]) -> Schedule:
         raise CheckFailed(str(error)) from None
 
 
-def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[str]]:
-    """How the workflow ended in a laboratory of its own, and the names of its entries. Raises CheckFailed."""
+def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[Entry]]:
+    """How the workflow ended in a laboratory of its own, and its history. Raises CheckFailed."""
     where = engine.database.url.render_as_string(hide_password=False)
     try:
         capsule = play(where, schedule).capsule
     except AgentFlowError as error:
         raise CheckFailed(str(error)) from None
     row = capsule.outcome["workflows"][0]
-    return row["status"], [entry["event"] for entry in capsule.entries(row["id"])]
+    return row["status"], capsule.entries(row["id"])
 
 
-def _not_lost(status: str, events: list[str]) -> str:
-    """Why nothing was lost, by when the answer came."""
-    if "event_delivered" not in events:
-        return f"The answer was not accepted: the workflow is {status}. Deliver it earlier."
-    if "workflow_waiting" in events[: events.index("event_delivered")]:
-        return "The answer came when the workflow was parked, and woke it. Deliver it one transaction earlier."
-    if status == "ready":
-        return "Nobody has parked the workflow yet: it is ready, so the next worker goes on. Let A go on, with A*."
+def _not_lost(status: str, entries: list[Entry]) -> str:
+    """Why nothing was lost, by the entries at which the answer came, was found, or woke somebody."""
+    came = _number(entries, "event_delivered")
+    parked, found = _number(entries, "workflow_waiting"), _number(entries, "event_received")
+    if not came:
+        return f"Nothing was lost: the answer was not accepted, as the workflow is {status}."
+    if parked and parked < came:
+        return f"Nothing was lost: entry {parked} parked the workflow, and the answer, entry {came}, came afterwards and woke it."
+    if found:
+        return f"Nothing was lost: the answer was there first, as entry {came}, and the look found it, as entry {found} says."
     return (
-        "The answer came before a worker looked for it, so the look found it. Let A look first: claim, classify, "
-        "read_events. Then deliver."
+        f"Nothing is lost yet: the answer is entry {came}, and nobody has parked the workflow. It is {status}, so the next "
+        "worker goes on with it."
     )
+
+
+def _number(entries: list[Entry], event: str) -> int:
+    """The number of the first entry of this kind; 0 if there is none."""
+    return next((entry["n"] for entry in entries if entry["event"] == event), 0)
 
 
 STAGE = Outline(
@@ -98,7 +107,7 @@ STAGE = Outline(
                     "that somebody must watch: the answer itself makes the row runnable",
                 ),
             ),
-            "The row says what it waits for, and that is all there is.",
+            "The row's lease_owner is NULL. It says what the workflow waits for, and that is enough.",
         ),
         Question(
             "yes-then-no",
@@ -114,16 +123,17 @@ STAGE = Outline(
                     "that each delivery starts something: it is recorded once, under its name",
                 ),
             ),
-            "A click that comes twice changes nothing, and another answer is told that it is too late (409 over HTTP).",
+            "The second yes changed nothing, the no was refused, and the tool was called once. A replay must be given the answer "
+            "that the first run was given, so an answer is written once.",
         ),
     ),
     exercises=(
         Exercise(
             "lost_wakeup",
             (
-                "Count A's transactions on the broken engine: claim, checkpoint classify, read_events, wait.",
-                "The answer must come when A has looked and has not parked yet. event:approval delivers it.",
-                "After it A parks, and whoever comes then finds nothing to do. End with A*, so that the real engine finishes.",
+                "Play A, A*2, A*3 and so on, each after without=wait_reads_first. The room says each time what A stands before.",
+                "The answer is lost if it comes when A has looked and has not parked yet: after read_events, before wait.",
+                "So: A's first three transactions, event:approval, then A*. It parks here; on the real engine it completes.",
             ),
             lost_wakeup,
         ),

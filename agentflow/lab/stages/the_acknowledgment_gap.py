@@ -41,8 +41,8 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
     there = _elsewhere(make, WORKFLOWS[0], ACTIONS[0])
     if there is not None and there != here:
         raise CheckFailed(
-            f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process: use only what both "
-            "know. (Python's hash() of a text is another one in each process.)"
+            f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
+            "another key. (Python's hash() of a text differs from process to process.)"
         )
     where = engine.database.url.render_as_string(hide_password=False)
     with own_schema(where, new_name("key_for")) as database:
@@ -64,10 +64,9 @@ def _called_twice_each(make: Callable[[str, str], Any], engine: Engine) -> None:
         if not found:
             key = _key(make, workflow, action)
             first = next(one for one in product(WORKFLOWS, ACTIONS) if _key(make, *one) == key)
-            missing = "workflow id" if first[0] != workflow else "action"
             raise CheckFailed(
                 f"tool_ledger has no row for {action} of {workflow}: its key {shown(key)} is also that of {first[1]} of "
-                f"{first[0]}, so the tool took it for a repeat and did nothing. The {missing} must be part of the key."
+                f"{first[0]}, so the tool took the call for a repeat and did nothing."
             )
 
 
@@ -81,12 +80,12 @@ def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> 
     numbers, shape = [[int(n) for n in re.findall(r"\d+", key)] for key in (first, again)], re.compile(r"\d+")
     if shape.sub("#", first) == shape.sub("#", again) and any(m == n + 1 for n, m in zip(*numbers, strict=True)):
         raise CheckFailed(
-            f"The first call gets the key {shown(first)}, the second {shown(again)}: a position. B replays some calls "
-            "and counts to another number. Leave the counter out."
+            f"The first call gets the key {shown(first)}, the second {shown(again)}: a position. B replays some calls, so "
+            "it counts to another number."
         )
     raise CheckFailed(
         f"The first call gets the key {shown(first)}, the retry {shown(again)}: made up anew, so the tool cannot know "
-        "that it was asked before. Make the key from the two arguments alone."
+        "that it was asked before."
     )
 
 
@@ -98,7 +97,7 @@ def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
     if not isinstance(key, str):
         raise CheckFailed(f"Your function returns {a_kind(key)}, {shown(key)}. A key is a text.")
     if not key:
-        raise CheckFailed("Your function returns an empty text. Put the two arguments into it.")
+        raise CheckFailed("Your function returns an empty text. Every action would have the same key.")
     return key
 
 
@@ -135,7 +134,7 @@ STAGE = Outline(
     questions=(
         Question(
             "after-the-crash",
-            "The tool has committed, A is killed, nobody has taken over. What does the workflow's row say?",
+            "The tool has committed, A is killed, nobody has taken over. Which state does the workflow's row hold?",
             (
                 Option(
                     "COMPLETED",
@@ -151,11 +150,11 @@ STAGE = Outline(
                     "that somebody notices a crash: a dead worker writes nothing, its lease only runs out",
                 ),
             ),
-            "The row says what A wrote last. The effect exists, and no row of ours says so.",
+            "The row says what A wrote last, the intent. The effect exists, and no row of ours says so.",
         ),
         Question(
             "forgotten-key",
-            "B calls with the right key, and the tool has forgotten its keys since. What stands in the tool ledger?",
+            "The tool has forgotten its keys when B calls again, with the right key. What stands in the tool ledger?",
             (
                 Option(
                     "one effect: the key is the same",
@@ -167,11 +166,12 @@ STAGE = Outline(
                     "that a tool can tell a forgotten key from a new one: to it, both are keys it has never seen",
                 ),
             ),
-            "How long the tool remembers is part of the promise. Take over sooner than that.",
+            "To the tool a forgotten key is a new one, so it acted again. How long it remembers is part of the promise, so "
+            "take over sooner.",
         ),
         Question(
             "without-an-intent",
-            "Without an intent the key is the same. A dies in the gap. What is worse than with one?",
+            "An engine writes the intent only after the call, with the same key. A dies in the gap. What is worse than before?",
             (
                 Option(
                     "the effect is doubled",
@@ -187,14 +187,15 @@ STAGE = Outline(
                     "that an action is only its effect: who wants to look it up has to know that there was one",
                 ),
             ),
-            "An intent makes the doubt visible, so a policy or a person can look before calling again.",
+            "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "
+            "can see before calling again.",
         ),
     ),
     exercises=(
         Exercise(
             "key_for",
             (
-                "B knows what A knew when it began: the workflow's id and which action it is. B knows nothing else.",
+                "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
                 "Two actions of one workflow need two keys. So do two workflows with the same action.",
                 "The engine's own key is the workflow's id, a colon, and the action's name.",
             ),
