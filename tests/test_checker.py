@@ -104,6 +104,7 @@ def test_a_soak_leaves_no_fault(url: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # most of it goes into copying the rows
 def test_a_million_entries_are_checked_and_the_one_fault_among_them_is_found(finished: Engine) -> None:
     """The finished workflows 35,000 times over, by SQL; docs/benchmarks.md says how long it takes."""
     multiply(finished, 35_000)

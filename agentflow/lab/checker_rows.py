@@ -5,7 +5,7 @@ What lives here: rules as in `checker_rules`, for status, checkpoints, counts of
 
 from __future__ import annotations
 
-from .checker_rules import ENDS, PROGRESS, Rule
+from .checker_rules import ENDS, PROGRESS, Rule, counted
 
 _REQUEUED = "EXISTS (SELECT FROM history AS r WHERE r.workflow_id = {id} AND r.event = 'workflow_requeued')"
 
@@ -72,7 +72,7 @@ WHERE status = 'waiting' AND w.state <> coalesce(s.state, 'PENDING')
     Rule(
         "checkpoints are counted and numbered",
         "A workflow's checkpoints stand at positions 1, 2, 3, ..., as many as its row counts.",
-        """
+        f"""
 WITH numbered AS (
     SELECT workflow_id, step_id, position, row_number() OVER (PARTITION BY workflow_id ORDER BY position, step_id) AS nth
     FROM steps
@@ -84,12 +84,7 @@ SELECT 'steps',
 FROM numbered
 WHERE position <> nth
 UNION ALL
-SELECT 'workflows',
-       id,
-       'checkpoints ' || checkpoints,
-       'checkpoints ' || coalesce(there, 0)
-FROM workflows LEFT JOIN (SELECT workflow_id, count(*) AS there FROM steps GROUP BY workflow_id) AS s ON workflow_id = id
-WHERE checkpoints <> coalesce(there, 0)""",
+{counted("checkpoints", "count(*)", "steps")}""",
     ),
     Rule(
         "each checkpoint was written once",

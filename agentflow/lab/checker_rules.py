@@ -27,6 +27,18 @@ ENDS = "'{workflow_completed,workflow_failed,workflow_cancelled}'::text[]"
 _FAULTS = "worker_killed,worker_paused,worker_resumed,reply_lost,database_restarted,crash_injected"
 _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::text[]"
 
+
+def counted(column: str, number: str, rows: str) -> str:
+    """The SELECT for workflows whose column is not that number of theirs among these rows."""
+    return f"""\
+SELECT 'workflows',
+       id,
+       '{column} ' || {column},
+       '{column} ' || coalesce(there, 0)
+FROM workflows LEFT JOIN (SELECT workflow_id, {number} AS there FROM {rows} GROUP BY workflow_id) AS c ON workflow_id = id
+WHERE {column} <> coalesce(there, 0)"""
+
+
 HISTORY_RULES = [
     Rule(
         "every row belongs to a workflow",
@@ -46,7 +58,7 @@ HISTORY_RULES = [
     Rule(
         "entries are numbered without a gap",
         "A workflow's entries are numbered 1, 2, 3, ..., as many as its row counts, in the order of time, up to now.",
-        """
+        f"""
 WITH numbered AS (
     SELECT workflow_id, n, at, row_number() OVER w AS nth, lag(at) OVER w AS before
     FROM history
@@ -73,12 +85,7 @@ SELECT 'history',
 FROM history
 WHERE at > statement_timestamp()
 UNION ALL
-SELECT 'workflows',
-       id,
-       'entries ' || entries,
-       'entries ' || coalesce(there, 0)
-FROM workflows LEFT JOIN (SELECT workflow_id, max(n) AS there FROM history GROUP BY workflow_id) AS h ON workflow_id = id
-WHERE entries <> coalesce(there, 0)""",
+{counted("entries", "max(n)", "history")}""",
     ),
     Rule(
         "a history begins with the creation",
@@ -152,7 +159,7 @@ WHERE cause IS NOT NULL
     Rule(
         "each claim raises the token by one",
         "The k-th claim of a workflow has token k, and the row holds the last.",
-        """
+        f"""
 WITH claims AS (
     SELECT workflow_id, n, fence_token, row_number() OVER (PARTITION BY workflow_id ORDER BY n) AS nth
     FROM history
@@ -165,12 +172,7 @@ SELECT 'history',
 FROM claims
 WHERE fence_token IS DISTINCT FROM nth
 UNION ALL
-SELECT 'workflows',
-       id,
-       'fence_token ' || fence_token,
-       'fence_token ' || coalesce(last, 0)
-FROM workflows LEFT JOIN (SELECT workflow_id, max(nth) AS last FROM claims GROUP BY workflow_id) AS c ON workflow_id = id
-WHERE fence_token <> coalesce(last, 0)""",
+{counted("fence_token", "max(nth)", "claims")}""",
     ),
     Rule(
         "only the holder writes",
