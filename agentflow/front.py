@@ -109,10 +109,15 @@ class Engine(Transactions):
         with ThreadPoolExecutor(max_workers=max(1, len(worker_ids))) as executor:
             return list(executor.map(self.run_until_idle, worker_ids))
 
-    def execute_simulated_tool(self, idempotency_key: str, action: str = "resolve-account") -> Any:
-        """The result of the one effect under this key; calling again only counts another attempt."""
+    def execute_simulated_tool(
+        self, idempotency_key: str, action: str = "resolve-account", arguments: Any = None
+    ) -> Any:
+        """The result of the one effect under this key; calling again only counts another attempt.
+
+        `arguments` are those of the action intent, which the checker compares with the ledger's.
+        """
         workflow_id = idempotency_key.rpartition(":")[0]
-        return self.world(ToolCall(idempotency_key, action, None, workflow_id))
+        return self.world(ToolCall(idempotency_key, action, arguments, workflow_id))
 
     def record_fault(
         self,

@@ -7,6 +7,7 @@ A click calls the same function as a cell does. What goes wrong is said below th
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,18 +46,18 @@ NO_SHORTCUTS = (
 )
 
 
-class _Shown:
+class _Shown(ABC):
     """Something with a live view and, beside it, the same as HTML and as text."""
 
     view: widgets.VBox | None = None
 
+    @abstractmethod
     def to_html(self) -> str:
         """It, without buttons and style."""
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self) -> widgets.VBox:
         """Its live view."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """No widget of it is left."""

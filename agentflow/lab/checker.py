@@ -1,9 +1,14 @@
 """An independent checker: reads only the tables and the history of a finished laboratory, and says which row is wrong.
 
-What lives here: running the rules of `checker_rules` and `checker_actions` over whole tables, on one snapshot, and the
-faults found. It uses nothing of the engine but a connection to its database, so that a mistake of the engine cannot hide
-from it. A laboratory is finished when nobody works in it any more: what is not finished then, nor waits for an event, is
-a fault too.
+What lives here: running the rules of `checker_rules`, `checker_rows` and `checker_actions` over whole tables, on one
+snapshot, and the faults found. It uses nothing of the engine but a connection to its database, so that a mistake of the
+engine cannot hide from it. A laboratory is finished when nobody works in it any more: what is not finished then, nor waits
+for an event, is a fault too.
+
+What it cannot see, because it is written down in one place only: a workflow's input and result, the value of a plain step,
+the state that a checkpoint names (but the last one of a workflow that waits), why something failed unless a tool refused;
+and who called the tool, so neither a call that came late nor one by a worker that had lost the lease. It does not look at
+`created_at`, `updated_at` and `next_run_at` of a workflow.
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy import text
 
 from .checker_actions import ACTION_RULES
+from .checker_rows import ROW_RULES
 from .checker_rules import HISTORY_RULES, Rule
 
-RULES = [*HISTORY_RULES, *ACTION_RULES]
+RULES = [*HISTORY_RULES, *ROW_RULES, *ACTION_RULES]
 
 
 class Connectable(Protocol):

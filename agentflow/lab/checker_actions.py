@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from .checker_rules import Rule
 
-ACTION_RULES: list[Rule] = []
-
-
-def _rule(name: str, sentence: str, sql: str) -> None:
-    ACTION_RULES.append(Rule(name, sentence, sql.strip()))
-
-
 _KEY = "i.workflow_id || ':' || replace(replace(i.key, '%', '%25'), ':', '%3A')"
 
-_rule(
-    "a planned action has its entry and its key",
-    "Each planned action was written once, by its worker and token, under the key <workflow id>:<key>.",
-    f"""
+ACTION_RULES = [
+    Rule(
+        "a planned action has its entry and its key",
+        "Each planned action was written once, by its worker and token, under the key <workflow id>:<key>.",
+        f"""
 SELECT 'action_intents',
        i.workflow_id || ' ' || i.key,
        'idempotency_key ' || idempotency_key,
@@ -44,12 +38,11 @@ SELECT 'history',
 FROM history AS h
 WHERE h.event = 'action_intent_committed'
   AND NOT EXISTS (SELECT FROM action_intents AS i WHERE i.workflow_id = h.workflow_id AND i.key = h.subject)""",
-)
-
-_rule(
-    "completed means acknowledged",
-    "A completed workflow has no pending action, and an action is acknowledged exactly if its checkpoint stands.",
-    """
+    ),
+    Rule(
+        "completed means acknowledged",
+        "A completed workflow has no pending action, and an action is acknowledged exactly if its checkpoint stands.",
+        """
 SELECT 'action_intents',
        i.workflow_id || ' ' || i.key,
        'PENDING, and the workflow is completed',
@@ -66,18 +59,18 @@ FROM (SELECT * FROM steps WHERE kind = 'side_effect') AS s
 FULL JOIN action_intents AS i ON i.workflow_id = s.workflow_id AND i.key = s.step_id
 WHERE coalesce(i.status, '') <> CASE WHEN s.step_id IS NULL THEN 'PENDING' WHEN s.error IS NULL THEN 'ACKNOWLEDGED'
                                 ELSE 'REFUSED' END""",
-)
-
-_rule(
-    "the recorded result is the tool's",
-    "An acknowledged action's result is what its checkpoint holds and what the world did under its key.",
-    """
+    ),
+    Rule(
+        "the recorded result is the tool's",
+        "An acknowledged action's result, or its refusal, is what its checkpoint holds; the result is the world's.",
+        """
 SELECT 'steps',
        s.workflow_id || ' ' || s.step_id,
-       'value ' || s.value,
-       'value ' || i.tool_result
+       coalesce('value ' || s.value, 'error ' || s.error),
+       coalesce('value ' || i.tool_result, 'error ' || i.error, 'neither value nor error')
 FROM steps AS s JOIN action_intents AS i ON i.workflow_id = s.workflow_id AND i.key = s.step_id
-WHERE s.kind = 'side_effect' AND s.value::jsonb IS DISTINCT FROM i.tool_result::jsonb
+WHERE s.kind = 'side_effect'
+  AND (s.value::jsonb, s.error::jsonb) IS DISTINCT FROM (i.tool_result::jsonb, i.error::jsonb)
 UNION ALL
 SELECT 'action_intents',
        i.workflow_id || ' ' || i.key,
@@ -87,13 +80,12 @@ FROM action_intents AS i
 LEFT JOIN (SELECT DISTINCT ON (idempotency_key) * FROM tool_ledger ORDER BY idempotency_key, effect_id) AS l
   USING (idempotency_key)
 WHERE i.status = 'ACKNOWLEDGED'
-  AND (i.tool_result::jsonb, i.action, i.workflow_id) IS DISTINCT FROM (l.result::jsonb, l.action, l.workflow_id)""",
-)
-
-_rule(
-    "one effect for each planned action",
-    "The world has at most one effect for each key, and none that nobody planned.",
-    """
+  AND i.tool_result::jsonb IS DISTINCT FROM l.result::jsonb""",
+    ),
+    Rule(
+        "one effect for each planned action",
+        "The world has at most one effect for each key, and none that nobody planned.",
+        """
 SELECT 'tool_ledger',
        'effect ' || effect_id || ' of ' || workflow_id,
        'effect ' || nth || ' of one key',
@@ -107,14 +99,67 @@ SELECT 'tool_ledger',
        'the key of a planned action'
 FROM tool_ledger AS l
 WHERE NOT EXISTS (SELECT FROM action_intents AS i WHERE i.idempotency_key = l.idempotency_key)""",
+    ),
+    Rule(
+        "the world was asked for what was planned",
+        "Each effect has the workflow, action and arguments of the plan under its key; each attempt those of its effect or plan.",
+        """
+SELECT 'tool_ledger',
+       'effect ' || l.effect_id || ' of ' || l.workflow_id,
+       l.action || ' ' || l.arguments || ' for ' || l.workflow_id,
+       i.action || ' ' || i.arguments || ' for ' || i.workflow_id
+FROM tool_ledger AS l JOIN action_intents AS i USING (idempotency_key)
+WHERE (l.workflow_id, l.action, l.arguments::jsonb) <> (i.workflow_id, i.action, i.arguments::jsonb)
+UNION ALL
+SELECT 'tool_attempts',
+       'attempt ' || attempt_id || ' of ' || a.workflow_id,
+       a.action || ' under ' || coalesce(a.idempotency_key, 'no key'),
+       coalesce(l.action || coalesce(' under ' || l.idempotency_key, ' under no key'),
+                'the effect ' || a.effect_id || ', which is not there', 'the action and key of a plan')
+FROM tool_attempts AS a
+LEFT JOIN tool_ledger AS l USING (effect_id)
+LEFT JOIN action_intents AS i ON a.effect_id IS NULL AND i.idempotency_key = a.idempotency_key
+WHERE (a.idempotency_key, a.workflow_id, a.action) IS DISTINCT FROM
+      (coalesce(l.idempotency_key, i.idempotency_key), coalesce(l.workflow_id, i.workflow_id),
+       coalesce(l.action, i.action))""",
+    ),
+    Rule(
+        "attempts are numbered",
+        "An effect's attempts are numbered 1, 2, 3, ... in the order of time, up to now; the first one had the effect.",
+        """
+WITH numbered AS (
+    SELECT *, row_number() OVER w AS nth, lag(came_at) OVER w AS before
+    FROM tool_attempts
+    WHERE effect_id IS NOT NULL
+    WINDOW w AS (PARTITION BY effect_id ORDER BY attempt, attempt_id)
 )
-
-_rule(
-    "attempts are counted and in time",
-    "An effect counts its attempts; the first came after the plan and before the acknowledgment.",
-    """
+SELECT 'tool_attempts',
+       'attempt ' || attempt_id || ' of ' || workflow_id,
+       'number ' || coalesce(attempt::text, 'none') || ', ' || outcome,
+       'number ' || nth || CASE nth WHEN 1 THEN ', effect' ELSE ', repeated' END
+FROM numbered
+WHERE attempt IS DISTINCT FROM nth OR outcome <> CASE nth WHEN 1 THEN 'effect' ELSE 'repeated' END
+UNION ALL
+SELECT 'tool_attempts',
+       'attempt ' || attempt_id || ' of ' || workflow_id,
+       'came at ' || came_at,
+       'not before ' || before
+FROM numbered
+WHERE came_at < before
+UNION ALL
+SELECT 'tool_attempts',
+       'attempt ' || attempt_id || ' of ' || workflow_id,
+       'came at ' || came_at,
+       'a time that has come'
+FROM tool_attempts
+WHERE came_at > statement_timestamp()""",
+    ),
+    Rule(
+        "attempts are counted and in time",
+        "An effect counts its attempts; the first came after the plan and before the acknowledgment, and so did the effect.",
+        """
 WITH called AS (
-    SELECT effect_id, count(*) AS calls, min(came_at) AS first, count(*) FILTER (WHERE outcome = 'effect') AS effects
+    SELECT effect_id, count(*) AS calls, min(came_at) AS first
     FROM tool_attempts
     WHERE effect_id IS NOT NULL
     GROUP BY effect_id
@@ -122,16 +167,16 @@ WITH called AS (
 SELECT 'tool_ledger',
        'effect ' || l.effect_id || ' of ' || l.workflow_id,
        'attempts ' || l.attempts,
-       'attempts ' || coalesce(calls, 0) || ', one of them the effect'
+       'attempts ' || coalesce(calls, 0)
 FROM tool_ledger AS l LEFT JOIN called USING (effect_id)
-WHERE l.attempts <> coalesce(calls, 0) OR effects <> 1
+WHERE l.attempts <> coalesce(calls, 0)
 UNION ALL
-SELECT 'tool_attempts',
-       'attempt ' || attempt_id,
-       'effect ' || a.effect_id,
-       'an effect that exists'
-FROM tool_attempts AS a LEFT JOIN tool_ledger AS l USING (effect_id)
-WHERE a.effect_id IS NOT NULL AND l.effect_id IS NULL
+SELECT 'tool_ledger',
+       'effect ' || l.effect_id || ' of ' || l.workflow_id,
+       'committed at ' || committed_at,
+       'after the plan at ' || i.created_at || ' and before its first attempt was noted at ' || first
+FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
+WHERE committed_at NOT BETWEEN i.created_at AND first
 UNION ALL
 SELECT 'tool_attempts',
        'effect ' || l.effect_id || ' of ' || l.workflow_id,
@@ -139,12 +184,11 @@ SELECT 'tool_attempts',
        'after the plan at ' || i.created_at || coalesce(' and before the acknowledgment at ' || i.acknowledged_at, '')
 FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
 WHERE first < i.created_at OR (i.status = 'ACKNOWLEDGED' AND first > i.acknowledged_at)""",
-)
-
-_rule(
-    "each event has one payload",
-    "A wait got the payload in its workflow's row; each event there was delivered once; nobody waits for one that came.",
-    """
+    ),
+    Rule(
+        "each event has one payload",
+        "A wait got the payload in its workflow's row; each event there was delivered once; nobody waits for one that came.",
+        """
 SELECT 'steps',
        s.workflow_id || ' ' || s.step_id,
        'payload ' || s.value,
@@ -167,4 +211,5 @@ SELECT 'workflows',
        'status ready'
 FROM workflows
 WHERE status = 'waiting' AND events ? waiting_for""",
-)
+    ),
+]

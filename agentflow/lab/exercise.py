@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import AgentFlowError
 from .checks import CheckFailed
+from .look import shown
+from .schedule import Schedule, parse
 
 NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
 SOLVED = "Solved"
@@ -39,6 +42,21 @@ def asked(where: str, call: Callable[[], Any]) -> Any:
         said = next(iter(str(error).splitlines()), "").rstrip(".")
         line = own_line(error)
         raise CheckFailed(f"Your function raised {type(error).__name__} {where}: {said}{line}.{_try(error)}") from None
+
+
+def asked_for_schedule(line: Callable[[], Any]) -> Schedule:
+    """The schedule of the line that the learner's function gives. Raises CheckFailed for anything that is none."""
+    said = asked("when asked for its line", line)
+    if said is None:
+        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
+    if not isinstance(said, str):
+        raise CheckFailed(
+            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
+        )
+    try:
+        return parse(said)
+    except AgentFlowError as error:
+        raise CheckFailed(str(error)) from None
 
 
 def own_line(error: BaseException) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 from ...errors import AgentFlowError
 from ...front import Engine
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
-from ..look import counted, shown
+from ..exercise import asked_for_schedule
+from ..look import counted
 from ..mission import Broke, Mission, broken_by, keep_record, record_of
 from ..outline import Exercise, Option, Outline, Question
-from ..schedule import Schedule, Setting, parse
+from ..schedule import Schedule, Setting
 
 
 def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
@@ -42,17 +42,7 @@ def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
 
 def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     """The learner's moves on the mission's engine. Raises CheckFailed for anything that is no line of moves."""
-    said = asked("when asked for its line", line)
-    if said is None:
-        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
-    if not isinstance(said, str):
-        raise CheckFailed(
-            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
-        )
-    try:
-        schedule = parse(said)
-    except AgentFlowError as error:
-        raise CheckFailed(str(error)) from None
+    schedule = asked_for_schedule(line)
     if schedule.setting not in (Setting(), mission.setting):
         raise CheckFailed(f"The mission brings its engine ({mission.setting}). Write moves only, such as 'A* B*'.")
     return replace(schedule, setting=mission.setting)

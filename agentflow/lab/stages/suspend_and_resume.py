@@ -9,18 +9,17 @@ from ...errors import AgentFlowError
 from ...front import Engine
 from ..canonical import Entry
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
-from ..look import shown
+from ..exercise import asked_for_schedule
 from ..outline import Exercise, Option, Outline, Question
 from ..play import play
-from ..schedule import Schedule, Setting, parse
+from ..schedule import Schedule, Setting
 
 WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
 
 
 def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
     """`line()` leaves the workflow waiting for an event that it has got; the real engine finishes. Raises CheckFailed."""
-    moves = _schedule(line).moves
+    moves = asked_for_schedule(line).moves
     if not any(move.verb == "deliver" for move in moves):
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
     broken = Schedule(Setting(WORKFLOW, (BROKEN,)), moves)
@@ -34,21 +33,6 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
             "no worker goes on to the end."
         )
     return "Solved: the broken engine waits for an answer that it has got. The real one, on the same line, completes."
-
-
-def _schedule(line: Callable[[], Any]) -> Schedule:
-    """The schedule of the line that the function gave. Raises CheckFailed for anything that is none."""
-    said = asked("when asked for its line", line)
-    if said is None:
-        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
-    if not isinstance(said, str):
-        raise CheckFailed(
-            f"Your function returns {a_kind(said)}, {shown(said)}. A schedule is a text, such as 'A* B*'."
-        )
-    try:
-        return parse(said)
-    except AgentFlowError as error:
-        raise CheckFailed(str(error)) from None
 
 
 def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[Entry]]:
