@@ -6,7 +6,6 @@ A click calls the same function as a cell does. What goes wrong is said below th
 
 from __future__ import annotations
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from .desk import Desk
 from .look import STYLE
 from .outline import SURE, Exercise, Question
 from .record import SOLVED, Kept
-from .said import Said
+from .said import Said, as_html
 
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
 CHOOSE = "Choose an option first, then say how sure you are."
@@ -116,7 +115,7 @@ class Prompt(_Shown):
 
     def build(self) -> widgets.VBox:
         """The question, its options, a button for each degree of confidence, and how it stands."""
-        asked = widgets.HTML(f'<div class="af-look"><p><b>{html.escape(self.question.ask)}</b></p><p>{HOW}</p></div>')
+        asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
         numbered = [(f"{n}. {option.says}", n) for n, option in enumerate(self.question.options, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
         self._buttons = [self._button(sure) for sure in SURE]
@@ -138,7 +137,7 @@ class Prompt(_Shown):
 
     def _draw(self) -> None:
         kept = self.desk.attempt()
-        said = html.escape(self.standing(kept))
+        said = as_html(self.standing(kept))
         self._standing.value = f'<div class="af-look" role="status" aria-live="polite"><p>{said}</p></div>'
         if kept and (answer := kept.answer(self.question.name)):
             self._options.value = answer["answer"]
@@ -147,9 +146,9 @@ class Prompt(_Shown):
 
     def to_html(self) -> str:
         """The question, its options and how it stands, without style."""
-        options = "".join(f"<li>{html.escape(option.says)}</li>" for option in self.question.options)
-        standing = html.escape(self.standing(self.desk.attempt()))
-        return f"<p><b>{html.escape(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
+        options = "".join(f"<li>{as_html(option.says)}</li>" for option in self.question.options)
+        standing = as_html(self.standing(self.desk.attempt()))
+        return f"<p><b>{as_html(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
 
     def __repr__(self) -> str:
         numbered = [f"  {number}. {option.says}" for number, option in enumerate(self.question.options, 1)]
@@ -187,15 +186,15 @@ class Hints(_Shown):
 
     def _draw(self, lines: list[str]) -> None:
         self._lines = list(dict.fromkeys(lines))  # after the last hint they come again
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self._lines, self.standing()))
+        said = "".join(f"<p>{as_html(line)}</p>" for line in (*self._lines, self.standing()))
         self._seen.value = f'<div class="af-look" role="status" aria-live="polite">{said}</div>'
 
     def to_html(self) -> str:
         """Each hint inside the one before it, folded, so that they open one at a time."""
         inner = ""
         for number, hint in reversed(list(enumerate(self.exercise.hints, 1))):
-            inner = f"<details><summary>Hint {number}</summary><p>{html.escape(hint)}</p>{inner}</details>"
-        return f"<p>{html.escape(self.standing())}</p>{inner}"
+            inner = f"<details><summary>Hint {number}</summary><p>{as_html(hint)}</p>{inner}</details>"
+        return f"<p>{as_html(self.standing())}</p>{inner}"
 
     def __repr__(self) -> str:
         return self.standing()

@@ -34,6 +34,7 @@ STYLE = """<style>
 .af-look.af-look p{margin:2px 0 6px}
 .af-look .af-beside{display:flex;flex-wrap:wrap;gap:6px 28px;align-items:flex-start}
 .af-look .af-sign{align-self:center;font-weight:600;font-size:18px}
+.af-look.af-look code{font-family:var(--jp-code-font-family,monospace);font-size:12px;color:inherit;background:none;padding:0}
 .af-look.af-look ol{margin:2px 0 4px;padding-left:30px}
 </style>"""
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .look import STYLE, Table
+
+
+def as_html(line: str) -> str:
+    """The sentence, escaped; what stands between backticks is code."""
+    return re.sub(r"`([^`\s](?:[^`]*[^`\s])?)`", r"<code>\1</code>", html.escape(line))
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Said:
 
     def to_html(self) -> str:
         """The sentences and the table, without style."""
-        first, *others = [html.escape(line) for line in self.lines] or [""]
+        first, *others = [as_html(line) for line in self.lines] or [""]
         below = "".join(f"<p>{line}</p>" for line in others)
         return f"<p><b>{first}</b></p>{below}{self.table.to_html() if self.table is not None else ''}"
 
