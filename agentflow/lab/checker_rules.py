@@ -32,7 +32,7 @@ _PROGRESS = "'{checkpoint_committed,action_acknowledged,event_received}'::text[]
 _ENDS = "'{workflow_completed,workflow_failed,workflow_cancelled}'::text[]"
 _AFTER_AN_END = (
     "'{write_refused,event_refused,event_repeated,worker_killed,worker_paused,worker_resumed,reply_lost,"
-    "database_restarted,crash_injected}'::text[]"
+    "database_restarted,keys_forgotten,crash_injected}'::text[]"
 )
 _REQUEUED = "EXISTS (SELECT FROM history AS r WHERE r.workflow_id = {id} AND r.event = 'workflow_requeued')"
 
