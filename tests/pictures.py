@@ -23,6 +23,8 @@ PICTURES = {
     "kill-and-replay": "A*3 A! expire B*2",
     "lost-reply": "A*4 A/ A due A*",
     "wait": "workflow=approval_agent A* event:approval B*2",
+    "killed-while-it-waits": "workflow=approval_agent A* A! event:approval B*",
+    "forgotten-keys": "A*5 A! forget expire B*",
     "lost-effect": "without=acknowledge_after_tool A*5 A! expire B*",
     "three-workers": "A*2 A! expire B*3 B|| expire C*3 B> B C*",
 }

@@ -56,6 +56,9 @@ LINES = [
     "workflow=research_agent A*4 event:editor.approved=null A*",
     "workflow=approval_agent requests=2 A* A* event:approval=false@2 event:approval@1 B* B*",
     "workflow=approval_agent A* event:approval event:approval=false A! B*",
+    "workflow=approval_agent A* A! event:approval B*",
+    "workflow=approval_agent A* A|| event:approval B* A> A!",
+    "A*4 A/ A A! due forget B*",
 ]  # fmt: skip
 RESTARTS = ["A*3 restart A*", "A*5 restart A! expire B*", "A|| restart A> A*", "A*4 A/ A due A restart A/"]
 

@@ -16,6 +16,7 @@ from agentflow import Database, Engine, migrate
 from agentflow.errors import BadSchedule, LaneError, UnfaithfulValue
 from agentflow.lab import clicks
 from agentflow.lab import room as rooms
+from agentflow.lab.asked import filled
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.playbook import PRESETS
 from agentflow.lab.room import ControlRoom, control_room
@@ -849,3 +850,18 @@ def test_belief_stands_beside_the_world(room: ControlRoom, line: str, sign: str,
     assert f"<span>{sign}</span>" in room._panes.value
     assert belief in room._panes.value and world in room._panes.value
     assert f" {sign} " in repr(room)
+
+
+def test_the_sql_is_word_for_word_what_was_asked_each_line_an_element_of_its_own(room: ControlRoom) -> None:
+    room.run("A*5 A! expire B")
+    scene = room.scene()
+    assert scene.statement is not None
+    asked = filled(scene.statement.text, scene.schema, scene.statement.asked.params)
+    (shown,) = re.findall(r"<pre [^>]*>(.*?)</pre>", room._panes.value, re.DOTALL)
+    assert html.unescape(re.sub("<[^>]*>", "", shown)) == asked + "\n"
+    lines = re.findall(r'<span style="--hang:(\d+)ch">(.*?)</span>', shown, re.DOTALL)
+    assert len(lines) == len(asked.split("\n"))
+    deep = [len(line) - len(line.lstrip(" ")) for line in asked.split("\n")]
+    assert [int(hang) for hang, _ in lines] == [4 + one for one in deep]
+    assert [line for _, line in lines if line.count("<b>") != line.count("</b>")] == []
+    assert any("<b>" in line for _, line in lines)

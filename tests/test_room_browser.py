@@ -334,6 +334,28 @@ def test_the_newest_entry_of_a_long_history_is_in_view(clean: Shown) -> None:
     assert frame["x"] <= last["x"] and last["x"] + last["width"] <= frame["x"] + frame["width"]
 
 
+def test_no_statement_is_wider_than_its_pane_on_a_small_screen_and_its_lines_hang(clean: Shown) -> None:
+    """A broken line goes on further to the right than it began."""
+    before = clean.page.viewport_size
+    clean.run("A*5 A! expire B")
+    clean.page.set_viewport_size({"width": 1280, "height": 1500})
+    sql = clean.room.locator("pre[role=region]")
+    seen = """one => { const box = one.getBoundingClientRect(), all = [...one.children];
+        const broken = all.filter(line => { const range = document.createRange(); range.selectNodeContents(line);
+            const rows = [...range.getClientRects()].filter(part => part.width > 0);
+            return rows.length > 1 && Math.max(...rows.slice(1).map(part => part.left)) > rows[0].left; });
+        return [one.scrollWidth <= one.clientWidth, one.scrollHeight > 0, broken.length > 3,
+            all.every(line => line.getBoundingClientRect().right <= box.right)]; }"""
+    try:
+        eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 1000)
+        assert sql.evaluate(seen) == [True, True, True, True]
+        sql.focus()
+        expect(sql).to_be_focused()
+        assert contrast_and_names(clean.page) == []
+    finally:
+        clean.page.set_viewport_size(before or {"width": 1400, "height": 1500})
+
+
 def test_every_control_can_be_reached_on_a_small_screen_beside_the_file_browser(clean: Shown) -> None:
     clean.run("requests=2 workflow=approval_agent A* B*4 C")
     page, before = clean.page, clean.page.viewport_size

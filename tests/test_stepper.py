@@ -11,6 +11,7 @@ import pytest
 from agentflow import Boundary, Database, Engine, Policy, migrate
 from agentflow.errors import AgentFlowError, BadSchedule, LaneError, NotALaboratory
 from agentflow.lab.capsule import capture, first_divergence
+from agentflow.lab.checker import check
 from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go, schema_of
 from agentflow.lab.moves import Moved
 from agentflow.lab.playbook import PRESETS, REQUESTS
@@ -179,6 +180,62 @@ def test_crash_is_recorded_at_the_boundary_and_leaves_the_lease(stepper: Stepper
     assert row["lease_owner"].startswith("A.")
     assert row["state"] == "ACTION_PENDING"
     assert lane_threads() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("workflow=approval_agent A* A! event:approval B*", ["killed"]),
+        ("workflow=approval_agent A*2 A. A A! event:approval B*", ["killed"]),
+        ("workflow=approval_agent A* A|| A> A A! event:approval B*", ["paused", "resumed", "killed"]),
+        ("workflow=approval_agent A* A|| event:approval B* A> A!", ["paused", "resumed"]),
+        ("workflow=approval_agent A* A|| event:approval B* A!", ["paused", "killed"]),
+        ("A*4 A/ A A! due B*", ["killed"]),
+        ("A! B*", []),
+        ("A* A|| A> A!", []),
+        ("workflow=approval_agent A* event:approval B* A|| A> A!", []),
+        ("workflow=approval_agent requests=2 event:approval=false@2 A* A* A! event:approval@1 B*", []),
+    ],
+)
+def test_what_befalls_a_worker_that_holds_nothing_is_told_where_it_is_missed(
+    stepper: Stepper, engine: Engine, line: str, told: list[str]
+) -> None:
+    """In the history of what it parked last, while that is open; and a pause is told with its end, or not at all."""
+    stepper.play(line)
+    faults = "SELECT event, subject, worker, fence_token FROM {s}.history WHERE event LIKE 'worker_%' ORDER BY n"
+    found = rows(engine, faults)
+    assert [one["event"].removeprefix("worker_") for one in found] == told
+    assert {(one["subject"], one["worker"].split(".")[0], one["fence_token"]) for one in found} <= {
+        ("before claim", "A", None)
+    }
+    assert check(engine.database) == []
+
+
+def test_a_worker_that_gave_a_workflow_up_is_not_missed_by_it(stepper: Stepper, engine: Engine) -> None:
+    stepper.play("A*2 A|| expire B A> A A!")
+    faults = rows(engine, "SELECT event FROM {s}.history WHERE event LIKE 'worker_%' ORDER BY n")
+    assert [one["event"] for one in faults] == ["worker_paused", "worker_resumed"]
+
+
+def test_a_worker_at_work_again_is_killed_in_what_it_holds(stepper: Stepper, engine: Engine) -> None:
+    stepper.play("workflow=approval_agent A* event:approval A A!")
+    (fault,) = rows(engine, "SELECT subject, fence_token FROM {s}.history WHERE event = 'worker_killed'")
+    assert fault == {"subject": "before wait approval", "fence_token": 2}
+
+
+def test_forgotten_keys_are_told_by_every_workflow_whose_effect_they_guarded(stepper: Stepper, engine: Engine) -> None:
+    done = stepper.play("requests=3 A* B*4 C forget")
+    assert (done[-1].workflow, done[-1].said) == ("request-1", "the tool has forgotten 1 of its keys")
+    told = "SELECT workflow_id, transaction, worker FROM {s}.history WHERE event = 'keys_forgotten'"
+    assert rows(engine, told) == [{"workflow_id": "request-1", "transaction": "fault", "worker": None}]
+    stepper.move("B forget C* B*")
+    assert [one["workflow_id"] for one in rows(engine, told)] == ["request-1", "request-2"]
+
+
+def test_a_tool_that_remembers_nothing_forgets_nothing(stepper: Stepper, engine: Engine) -> None:
+    (moved,) = stepper.play("A*3 forget")[-1:]
+    assert moved.workflow is None
+    assert rows(engine, "SELECT event FROM {s}.history WHERE event = 'keys_forgotten'") == []
 
 
 @pytest.mark.parametrize("steps", range(1, 7))

@@ -26,6 +26,8 @@ from agentflow.lab.sheet import shortened, width, wrapped
 from agentflow.lab.stepper import Stepper
 from agentflow.lab.story import Mark, Span, Story, folded
 from agentflow.lab.timeline import NOTHING, Timeline, lanes_of, timeline
+from agentflow.lab.timeline_draw import FAULTS as FAULTS_ABOVE
+from agentflow.lab.timeline_draw import NAMES as NAMES_BELOW
 from tests import histories
 from tests.histories import ACTION, ALL, Entries
 
@@ -58,6 +60,14 @@ def marks(told: Story, kind: str) -> list[Mark]:
 
 def column(told: Story, kind: str, which: int = 0) -> int:
     return [n for n, mark in enumerate(told.marks) if mark.kind == kind][which]
+
+
+def played(engine: Engine, line: str) -> Entries:
+    """The history of the first workflow after a schedule."""
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play(line)
+    return engine.history("request-1")
 
 
 # -- the story: who held what, who lived ---------------------------------------------------------------------------------
@@ -255,6 +265,42 @@ def test_a_wait_is_ended_by_its_event(entries: Of) -> None:
     told = story(entries("approval"))
     assert told.waits == (Span(column(told, "wait"), column(told, "deliver"), True, "editor.approved"),)
     assert [mark.event for mark in marks(told, "deliver")] == ["event_delivered", "event_repeated"]
+
+
+def test_the_line_of_a_worker_that_is_killed_while_its_workflow_waits_ends_in_a_cross(engine: Engine) -> None:
+    told = story(played(engine, "workflow=approval_agent A* A! event:approval B*"))
+    (killed,) = [run for run in told.runs if run.who == "A"]
+    assert (killed.how, killed.end) == ("killed", column(told, "kill"))
+    assert "5. A is killed (SIGKILL) before claim; it held nothing" in twin(told)
+    drawn = timeline(played(engine, "workflow=approval_agent A* A! event:approval B*"))
+    (group,) = [one for one in parsed(drawn).iter(SVG + "g") if one.get("data-n") == "5"]
+    assert group.get("aria-label") == "5. A is killed (SIGKILL) before claim; it held nothing"
+    assert any("l16 16m0-16l-16 16" in one.get("d", "") for one in group.iter(SVG + "path"))
+
+
+def test_a_kill_that_lost_nothing_is_not_what_leaves_the_outcome_unknown(engine: Engine) -> None:
+    said = twin(story(played(engine, "A*4 A/ A A! due B*")))
+    assert "9. A is killed (SIGKILL) before claim; it held nothing" in said
+
+
+def test_a_worker_that_is_paused_while_its_workflow_waits_sleeps_in_the_picture(engine: Engine) -> None:
+    told = story(played(engine, "workflow=approval_agent A* A|| event:approval B* A> A"))
+    (sleep,) = told.sleeps
+    assert (sleep.start, sleep.end, sleep.closed) == (column(told, "pause"), column(told, "resume"), True)
+    assert "5. A is paused (SIGSTOP) before claim; it holds nothing" in twin(told)
+    assert told.bands[0].how == "released"
+    assert told.bands[0].hollow is None
+
+
+def test_forgotten_keys_have_a_mark_a_name_on_the_clock_and_a_sentence(engine: Engine) -> None:
+    drawn = timeline(played(engine, "A*5 A! forget expire B*"))
+    (group,) = [one for one in parsed(drawn).iter(SVG + "g") if one.get("data-n") == "8"]
+    assert group.get("aria-label") == "8. the tool forgets its keys; what it has done stays done"
+    assert [one.text for one in group.iter(SVG + "text")] == ["forget", "keys", "forgotten"]
+    (ring,) = group.iter(SVG + "circle")
+    strikes = [one.get("d", "") for one in group.iter(SVG + "path") if one.get("d", "").endswith("l20 -20")]
+    assert {float(d[1:].split()[0]) + 10 for d in strikes} == {float(ring.get("cx", 0))}
+    assert "the tool forgets its keys" in drawn.sentence
 
 
 def test_an_open_wait_has_no_winner(engine: Engine) -> None:
@@ -509,10 +555,81 @@ def test_the_box_covers_no_text_but_its_own(entries: Of, name: str, options: dic
 
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_everything_lies_on_the_paper(entries: Of, name: str) -> None:
-    for compact in (False, True):
-        drawn = timeline(entries(name), compact=compact, schedule="A*5 A! expire B*")
-        wide = float(parsed(drawn).get("width", 0))
-        assert [text for text in placed(drawn) if text[1] < 0 or text[2] > wide + 1] == []
+    """Also while the history grows, whatever stands in the last column."""
+    rows = entries(name)
+    for options in ({}, {"compact": True}, {"compact": True, "live": True}, {"axis": "milliseconds"}):
+        for upto in range(1, len(rows) + 1):
+            drawn = timeline(rows[:upto], schedule="A*5 A! expire B*", **options)
+            wide = float(parsed(drawn).get("width", 0))
+            assert [text for text in placed(drawn) if text[1] < 0 or text[2] > wide + 1] == []
+
+
+# What is left for a picture in a notebook in a JupyterLab of 1,280 px, its file browser open.
+NARROW = 828
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(
+    ("line", "columns"),
+    [
+        ("A*5 A! expire B*", 14),
+        ("A*5 A! forget expire B*", 15),
+        ("A*2 A|| expire B A> A* B*", 15),
+        ("without=fence_token,lease_owner model=varying A*2 A|| expire B A> A* B*", 15),
+        ("A*4 A/ A A! due B*", 16),
+    ],
+)
+def test_a_static_picture_shrinks_to_a_narrow_page_and_stays_legible(
+    engine: Engine, line: str, columns: int, compact: bool
+) -> None:
+    drawn = timeline(played(engine, line), compact=compact)
+    wide = float(parsed(drawn).get("width", 0))
+    least = float(re.findall(r"min-width:(\d+)px", drawn.svg)[0])
+    assert len(drawn.text.split("\n")) == columns
+    assert least <= NARROW
+    assert 11 * least / wide >= 9, "no text is smaller than 9 px"
+    shown = [text[6] for text in placed(drawn)]
+    assert shown.count("check-") + shown.count("checkpoint") == drawn.text.count("commits checkpoint")
+    faults = [text[6] for text in placed(drawn) if text[5] == "c b"]
+    assert not any(words.endswith("…") for words in faults), faults
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_wall_of_a_refused_delivery_lies_on_no_word(engine: Engine, compact: bool) -> None:
+    line = "workflow=approval_agent A* event:approval event:approval event:approval=false B*"
+    drawn = timeline(played(engine, line), compact=compact)
+    (group,) = [one for one in parsed(drawn).iter(SVG + "g") if "refused" in one.get("aria-label", "")]
+    (wall,) = group.iter(SVG + "rect")
+    left, top = float(wall.get("x", 0)), float(wall.get("y", 0))
+    right, bottom = left + float(wall.get("width", 0)), top + float(wall.get("height", 0))
+    words = [text for text in placed(drawn) if text[6] in {"deliver", "refused", "approval"}]
+    assert [text for text in words if text[1] < right and text[2] > left and text[3] < bottom and text[4] > top] == []
+    assert len(words) == 9
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_second_effect_is_said_below_its_mark(engine: Engine, compact: bool) -> None:
+    drawn = timeline(played(engine, "without=idempotency_key A*5 A! expire B*"), compact=compact)
+    (group,) = [one for one in parsed(drawn).iter(SVG + "g") if "business effect 2" in one.get("aria-label", "")]
+    assert [one.text for one in group.iter(SVG + "text")] == ["2", "tool, no key", "effect 2"]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("name", ["acknowledgment_gap", "lost_reply", "approval", "cancelled", "forgotten_key"])
+def test_milliseconds_keep_the_name_of_every_entry_however_close_they_stand(
+    entries: Of, name: str, compact: bool
+) -> None:
+    """All entries in one and the same moment: no gap can be shorter."""
+    rows = [{**row, "at": 0.0} for row in entries(name)]
+    drawn = timeline(rows, compact=compact, axis="milliseconds")
+    groups = {
+        one.get("data-n"): {text.text for text in one.iter(SVG + "text")} for one in parsed(drawn).iter(SVG + "g")
+    }
+    for mark in story(rows).marks:
+        words = FAULTS_ABOVE.get(mark.kind, NAMES_BELOW.get(mark.kind, mark.subject or "LostLease"))
+        named = words.format(who=mark.who) if mark.kind not in {"tool", "refused"} else ""
+        assert {named} - {""} <= groups[mark.label], mark
+    assert {mark.label for mark in story(rows).marks} <= {text[6] for text in placed(drawn)}
 
 
 def test_sixty_entries_of_three_workers_stand_on_strips_of_at_most_fourteen_columns(entries: Of) -> None:
@@ -524,7 +641,7 @@ def test_sixty_entries_of_three_workers_stand_on_strips_of_at_most_fourteen_colu
     sizes = [len([g for g in strip.findall(SVG + "g") if g.get("class") == "ev"]) for strip in strips]
     assert len(sizes) >= 4
     assert max(sizes) <= 14
-    assert float(root.get("width", 0)) == 96 + 66 * 14 + 8
+    assert float(root.get("width", 0)) == 96 + 65 * 14 + 2
     for who in "ABC":
         assert drawn.svg.count(f">worker {who}<") == len(strips)
 
@@ -593,7 +710,7 @@ def test_milliseconds_keep_columns_apart_and_cut_an_idle_stretch(entries: Of) ->
     names = [float(one.get("x", 0)) for one in parsed(drawn).iter(SVG + "text") if one.get("y") == "22"][1:]
     assert names == sorted(names)
     assert all(later - earlier >= 14 for earlier, later in pairwise(names))
-    assert max(later - earlier for earlier, later in pairwise(names)) < 66 * 13 / 3
+    assert max(later - earlier for earlier, later in pairwise(names)) < 65 * 13 / 3
     assert ">milliseconds<" in drawn.svg
     assert ">3120<" in drawn.svg
     strokes = [one.get("d", "") for one in parsed(drawn).iter(SVG + "path") if one.get("d", "").endswith("m4 13l4 -13")]

@@ -123,6 +123,23 @@ def test_text_and_marks_keep_their_contrast(page: Page, histories: dict[str, Any
     page.emulate_media(color_scheme="light")
 
 
+@pytest.mark.parametrize("narrow", [828, 948, 1448])
+def test_a_static_picture_fits_a_page_of_jupyterlab_and_its_text_is_nine_pixels_high(
+    page: Page, histories: dict[str, Any], narrow: int
+) -> None:
+    """The widths that JupyterLab leaves a picture at 1,280, 1,400 and 1,900 px, with its file browser open."""
+    for name in ("acknowledgment_gap", "forgotten_key", "stale_worker", "three_workers", "sixty_entries"):
+        html = timeline(histories[name]).html
+        page.set_content(f"<meta charset='utf-8'><body style='margin:0;width:{narrow}px'>{html}")
+        scrolls, drawn, whole = page.evaluate(
+            """() => { const box = document.querySelector('.af-timeline > div'), svg = box.querySelector('svg');
+              return [box.scrollWidth - box.clientWidth, svg.getBoundingClientRect().width, +svg.getAttribute('width')]; }"""
+        )
+        assert scrolls <= 0, name
+        assert 11 * drawn / whole >= 9, name
+        assert drawn <= whole, name
+
+
 def test_the_live_picture_keeps_its_size_and_its_gutter_in_view(page: Page, histories: dict[str, Any]) -> None:
     """JupyterLab lets every svg shrink to its cell; this one scrolls instead, under the names of its lanes."""
     drawn = timeline(histories["sixty_entries"], compact=True, live=True)

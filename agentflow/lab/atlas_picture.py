@@ -7,6 +7,7 @@ acknowledgment gap stand between rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -216,4 +217,5 @@ def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
     parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]
     svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
-    return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1).replace("min-width:165px", f"width:{GUTTER}px")
+    svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
+    return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)

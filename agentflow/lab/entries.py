@@ -23,6 +23,7 @@ KINDS = {
     "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "lease_expired_for_test": "expire",
     "backoff_ended_for_test": "due", "write_refused": "refused", "worker_killed": "kill", "crash_injected": "kill",
     "worker_paused": "pause", "worker_resumed": "resume", "reply_lost": "reply_lost", "database_restarted": "restart",
+    "keys_forgotten": "forget",
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""
 

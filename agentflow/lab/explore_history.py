@@ -44,11 +44,14 @@ class Walk:
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
-        stood = self._place(move.lane)
+        stood, before = self._place(move.lane), self.rules.world.bench.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
         if stood and stood.stands and stood.stands.workflow and move.verb in ("kill", "lose"):
             self._fault(move, stood)
+        if move.verb == "forget":
+            for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
+                self._write(_bare(workflow_id, "keys_forgotten", "fault"))
         if move.verb == "start":
             self._starts[move.lane] += 1
         self.state = state

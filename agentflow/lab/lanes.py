@@ -39,6 +39,7 @@ KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
 class Lane(ABC):
     """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds.
 
+    `parked` is the workflow that the worker let go of last without an end (it waits for an event, or out a back-off).
     `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
     """
 
@@ -47,6 +48,7 @@ class Lane(ABC):
         self.identity = ""
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
+        self.parked: str | None = None
         self.exit_code: int | None = None
         self._order: Order = "go"  # the last one
 
@@ -54,6 +56,7 @@ class Lane(ABC):
         """A new worker of this identity stands before its first claim. Raises LaneError."""
         self.identity, self.standing = identity, Boundary("claim", "before", identity)
         self.paused = self.busy = False
+        self.parked = None
         self._order = "go"
         self._start()
         self.alive = True
@@ -87,8 +90,18 @@ class Lane(ABC):
                 f"{self.name} has not reached its next transaction within {self.patience:g} s: {self.why_busy()}. "
                 "The same move again waits on; a kill or a reset ends it."
             )
+        self._parks(report)
         self.busy, self.standing = False, report.standing
         return report
+
+    def _parks(self, report: Report) -> None:
+        at = report.standing
+        if at.edge == "after" and at.transaction in ("wait", "postpone"):
+            self.parked = at.workflow
+        elif report.ended in ("waiting", "postponed") and report.passed:
+            self.parked = report.passed.workflow
+        elif report.ended != "idle":  # it works on something, or has ended it
+            self.parked = None
 
     def kill(self) -> None:
         """The worker is gone. Raises LaneError if it is a thread inside its own code: then it dies at its next boundary."""

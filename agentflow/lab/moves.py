@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import AlreadyFinished, BadSchedule, EventRefused
 from ..front import Engine, is_embedded
@@ -17,6 +17,8 @@ from ..server import Server, default_home
 from . import aim
 from .body import Asked, Ended, Report, asked_last
 from .crew import Crew
+from .lanes import Lane
+from .rows import read_rows
 from .schedule import Move, Setting
 
 
@@ -95,9 +97,21 @@ class Maker:
 
     def _kill(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
-        at, inside = lane.standing, lane.busy
+        at, inside = self.place(lane), lane.busy
         lane.kill()
         return self.mourn(move, at, inside)
+
+    def place(self, lane: Lane) -> Boundary | None:
+        """Where the worker stands, and in which workflow's history it belongs if something befalls it there.
+
+        That is what it works on; a worker that holds nothing is missed by what it parked last, while that is open.
+        """
+        at = lane.standing
+        if at is None or at.workflow or lane.busy:
+            return at
+        if lane.parked and not lane.paused and self.row(lane.parked)["finished_at"]:
+            lane.parked = None  # and so a pause and its end are told in the same history, or in none
+        return replace(at, workflow=lane.parked)
 
     def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
         """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
@@ -112,19 +126,22 @@ class Maker:
 
     def _pause(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
+        at = self.place(lane)
         lane.pause()
-        self._record_at(lane.standing, "worker_paused")
-        return self._placed(move, f"{move.lane} is paused{_where(lane.standing)}")
+        return self._placed(move, at, "worker_paused", f"{move.lane} is paused{_where(at)}")
 
     def _resume(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
+        at = self.place(lane)
         lane.resume()
-        self._record_at(lane.standing, "worker_resumed")
-        return self._placed(move, f"{move.lane} wakes up{_where(lane.standing)}")
+        return self._placed(move, at, "worker_resumed", f"{move.lane} wakes up{_where(at)}")
 
-    def _placed(self, move: Move, said: str) -> Moved:
-        at = self.crew.standing(move.lane)
-        return Moved(move, standing=at, workflow=at.workflow if at else None, said=said)
+    def _placed(self, move: Move, at: Boundary | None, fault: str, said: str) -> Moved:
+        """The history that belongs to the place says what befell the worker there; without one there is none."""
+        if at and at.workflow:
+            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
+        standing = self.crew.standing(move.lane)
+        return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
 
     def _expire(self, move: Move) -> Moved:
         return self._age(move, aim.is_leased, "lease")
@@ -150,8 +167,12 @@ class Maker:
         return Moved(move, asked=asked, workflow=workflow_id, said=said)
 
     def _forget(self, move: Move) -> Moved:
+        effects = read_rows(self.engine).effects
+        concerned = list(dict.fromkeys(effect["workflow_id"] for effect in effects if effect["remembered"]))
         forgotten = self.engine.world.forget_keys()
-        return Moved(move, said=f"the tool has forgotten {forgotten} of its keys")
+        for workflow_id in concerned:
+            self._record(workflow_id, "keys_forgotten")
+        return Moved(move, workflow=next(iter(concerned), None), said=f"the tool has forgotten {forgotten} of its keys")
 
     def _restart(self, move: Move) -> Moved:
         server = self.server or self._embedded()
@@ -174,11 +195,6 @@ class Maker:
     def _record(self, workflow_id: str, fault: str, at: Boundary | None = None, subject: str | None = None) -> None:
         who = {"worker": at.worker, "token": at.token} if at else {}
         self.engine.record_fault(workflow_id, fault, at=subject, **who)  # type: ignore[arg-type]
-
-    def _record_at(self, at: Boundary | None, fault: str) -> None:
-        """The history of what the worker works on says what befell it, and where; without a workflow there is none."""
-        if at and at.workflow:
-            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
 
     def _embedded(self) -> Server:
         server = Server(default_home())

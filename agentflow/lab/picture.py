@@ -11,8 +11,11 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Any
+
+from .sheet import SMALLEST
 
 INK, MUTE, RULE, PAPER = "currentColor", "var(--mute)", "var(--rule)", "var(--paper)"
 FONT = "var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif)"
@@ -67,7 +70,7 @@ def frame(body: str, *, width: float, height: float, label: str, text: str) -> s
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="af" role="img" aria-label="{escaped(label)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
-        f'style="max-width:100%;min-width:{0.9 * width:.0f}px;height:auto">'
+        f'style="max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto">'
         f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc>{STYLE}"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
     )

@@ -183,8 +183,19 @@ def _sql(scene: Scene) -> str:
     text = marked(last.name, filled(last.text, scene.schema, last.asked.params))
     return (
         f"<h3>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, 'row')}</h3>"
-        f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {clean(last.name)}">{text}</pre>'
+        f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {clean(last.name)}">{_hanging(text)}</pre>'
     )
+
+
+def _hanging(text: str) -> str:
+    """The same text, each line an element of its own: where it is broken, the rest hangs behind its beginning."""
+    lines, open_ = [], False
+    for line in text.split("\n"):
+        said = f"<b>{line}" if open_ else line
+        open_ = said.count("<b>") > said.count("</b>")
+        hang = len(line) - len(line.lstrip(" ")) + 4
+        lines.append(f'<span style="--hang:{hang}ch">{said}{"</b>" if open_ else ""}\n</span>')
+    return "".join(lines)
 
 
 def history(scene: Scene) -> str:

@@ -25,9 +25,9 @@ _PLAIN = {
     "cancel": "a person cancels the workflow",
     "requeue": "a person requeues the workflow: it is ready again",
     "due": "the backoff ends",
-    "pause": "{who} is paused (SIGSTOP) {subject}",
     "reply_lost": "the tool's reply to {who} is lost; nobody knows the outcome until it is called again",
     "restart": "the database is restarted; every commit is still there",
+    "forget": "the tool forgets its keys; what it has done stays done",
     "replay": "{who} replays {subject} from its checkpoint",
     "stop": "{who} gives the workflow up with LostLease",
 }
@@ -109,7 +109,12 @@ def _refused(mark: Mark) -> str:
 def _kill(mark: Mark) -> str:
     how = "is killed (SIGKILL)" if mark.event == "worker_killed" else "crashes"
     gap = ": the effect exists, the engine does not know" if mark.in_gap else ""
-    return f"{mark.who} {how} {mark.subject}".strip() + gap
+    return f"{mark.who} {how} {mark.subject}".strip() + (gap if mark.token else "; it held nothing")
+
+
+def _pause(mark: Mark) -> str:
+    held = "; it holds nothing" if mark.token is None else ""
+    return f"{mark.who} is paused (SIGSTOP) {mark.subject}".strip() + held
 
 
 def _expire(mark: Mark) -> str:
@@ -132,6 +137,7 @@ _SPOKEN = {
     "acknowledge": _acknowledge,
     "refused": _refused,
     "kill": _kill,
+    "pause": _pause,
     "expire": _expire,
     "resume": _resume,
     "fail": _fail,
@@ -167,6 +173,7 @@ _TURNS = {
     "refused": "{who}'s write with token {token} is refused",
     "reply_lost": "the reply to {who} is lost",
     "restart": "the database is restarted",
+    "forget": "the tool forgets its keys",
     "wait": "the workflow waits for {subject}",
     "fail": "it fails",
     "cancel": "it is cancelled",

@@ -14,7 +14,9 @@ from html import escape
 
 from .story import Position, Story
 
-GUTTER, PITCH, MARGIN = 96, 66, 8
+GUTTER, PITCH, MARGIN = 96, 65, 2
+CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
+SMALLEST = 9 / 11  # a picture shrinks with its page until its text, 11 px, is 9 px high; then it scrolls
 ROOM = 62  # what a label may be wide in a column
 
 STYLE = (
@@ -61,7 +63,7 @@ class Layout:
 
 FULL = Layout(22, 37, 54, 62, 66, 72, (18, 62), 46, 50, (24, 37, 50), 42, 94, (25, 38, 51), 66, 10, 46, 72, 500)
 COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68, (22, 35), 50, 9, 25, 89, 918)
-PERSON = 44
+PERSON, FAULT = 44, 13
 
 
 def num(value: float) -> str:
@@ -127,9 +129,9 @@ def wrapped(said: str, room: float = ROOM, lines: int = 2) -> tuple[str, ...]:
 class Sheet:
     """One strip: columns from `first` up to `last` (not included), on lanes for `workers`.
 
-    `xs` holds the middle of every column; `right` is where now is, `edge` where the scaffolding ends,
-    `strips` the columns of all strips, `cuts` where an idle stretch was shortened. `out` is what has been
-    drawn; `taken` keeps, for each line of labels, how far to the right it is written on.
+    `xs` holds the middle of every column, `pitch` is how wide one is; `right` is where now is, `edge` where the
+    scaffolding ends, `strips` the columns of all strips, `cuts` where an idle stretch was shortened. `out` is what has
+    been drawn; `taken` keeps, for each line of labels, how far to the right it is written on.
     """
 
     told: Story
@@ -144,19 +146,22 @@ class Sheet:
     milliseconds: bool = False
     cuts: Sequence[float] = ()
     strips: Sequence[tuple[int, int]] = ((0, 0),)
+    pitch: float = PITCH
     out: list[str] = field(default_factory=list)
     taken: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         layout = self.layout
         self.lift = 0 if self.seconds else layout.seconds - layout.numbers
+        if self.milliseconds:
+            self.lift -= FAULT  # the names of faults have two lines
         self.rule = layout.rule - self.lift
         self.faults = layout.faults - self.lift
         self.lanes = layout.lanes - self.lift
         self.floor = self.lanes + layout.lane * len(self.workers)
         self.row = self.floor + layout.row
         self.ledger = self.row + layout.ledger
-        self.drop = 14 if self.told.doubled and layout is FULL else 0
+        self.drop = 14 if self.told.doubled else 0
         self.person = self.ledger + self.drop + layout.labels[-1] + 25
         self.below = self.drop + (PERSON if self.told.person else 0)
         self.bracket = self.ledger + layout.bracket + self.below
@@ -172,7 +177,12 @@ class Sheet:
         if where >= self.last - 0.5:
             return self.right
         column = int(where + 0.5)
-        return self.xs[column] + (where - column) * (18 if self.milliseconds else PITCH)
+        return self.xs[column] + (where - column) * (CLOSE if self.milliseconds else self.pitch)
+
+    @property
+    def room(self) -> float:
+        """How wide a label may be in a column."""
+        return min(ROOM, self.pitch - 3)
 
     def holds(self, where: Position) -> bool:
         """Whether a position lies on this strip."""
@@ -230,7 +240,7 @@ class Sheet:
 
     def fits(self, row: str, left: float, right: float) -> bool:
         """Whether a line of labels is free there; then it is taken."""
-        if left < self.taken.get(row, -1e9) + 2:
+        if left < self.taken.get(row, -1e9) + 1:
             return False
         self.taken[row] = right
         return True
@@ -243,14 +253,24 @@ class Sheet:
         self.text(x, y, said, kind, size)
         return True
 
-    def labels(self, row: str, x: float, lines: Sequence[tuple[float, str, str]]) -> None:
+    def staggered(self, row: str, x: float, lines: Sequence[float], said: str, kind: str) -> bool:
+        """A centred label on the first of these lines (their y) where it touches none; on one line only if columns are even."""
+        places = enumerate(lines if self.milliseconds else lines[:1])
+        return any(self.label(f"{row} {n}", x, y, said, kind) for n, y in places)
+
+    def crowded(self, x: float) -> bool:
+        """Whether another column stands closer than it would if columns were even."""
+        return any(0 < abs(x - other) < PITCH for other in self.xs.values())
+
+    def labels(self, row: str, x: float, lines: Sequence[tuple[float, str, str]]) -> bool:
         """Centred lines below each other (y, text, class), all of them or none."""
         halves = [width(said, 11, " b" in f" {kind}") / 2 for _, said, kind in lines]
-        free = [x - half >= self.taken.get(f"{row} {n}", -1e9) + 2 for n, half in enumerate(halves)]
+        free = [x - half >= self.taken.get(f"{row} {n}", -1e9) + 1 for n, half in enumerate(halves)]
         if all(free):
             for n, (y, said, kind) in enumerate(lines):
                 self.taken[f"{row} {n}"] = x + halves[n]
                 self.text(x, y, said, kind)
+        return all(free)
 
     def startlabel(self, row: str, x: float, y: float, said: str, kind: str) -> bool:
         """A label that begins at x, unless it would touch the one before it on its line."""

@@ -273,7 +273,7 @@ class Stepper:
         self._answers()
         for lane in self._crew.lost():
             if lane.name not in Roll(self.moves).dead:
-                self._note(self._maker.mourn(Move("kill", lane.name), lane.standing, lane.busy))
+                self._note(self._maker.mourn(Move("kill", lane.name), self._maker.place(lane), lane.busy))
                 lane.standing = None
 
     def _make(self, move: Move) -> Iterator[Moved]:

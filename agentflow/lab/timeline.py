@@ -18,8 +18,8 @@ from . import timeline_ground as ground
 from .entries import Row
 from .reading import story
 from .sentences import summary, twin
-from .sheet import COMPACT, FULL, GUTTER, MARGIN, PITCH, STYLE, Layout, Sheet, clean, num, width
-from .story import Story, folded
+from .sheet import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, SMALLEST, STYLE, Layout, Sheet, clean, num, width
+from .story import Mark, Story, folded
 from .timeline_draw import clock, columns
 
 STRIP = 14
@@ -132,7 +132,7 @@ def _look_at(s: Sheet, cursor: int | None) -> float | None:
     """Where the cursor's column begins; None if it is the newest entry, or there is none."""
     marks = s.told.marks
     later = cursor is not None and bool(marks) and marks[-1].n > cursor
-    return next((s.xs[n] - 33 for n, mark in enumerate(marks) if later and cursor in mark.entries), None)
+    return next((s.xs[n] - PITCH / 2 for n, mark in enumerate(marks) if later and cursor in mark.entries), None)
 
 
 # -- layout --------------------------------------------------------------------------------------------------------------
@@ -145,21 +145,30 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     scale, cuts = _milliseconds(told) if timed else ([], [])
     made = []
     for first, last in spans:
-        even = {n: GUTTER + PITCH / 2 + PITCH * (n - first) for n in range(first, last)}
+        pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+        even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
         xs = dict(enumerate(scale)) if timed else even
-        right = max(xs.values(), default=0) + 33 if last else GUTTER
+        right = max(xs.values(), default=0) + pitch / 2 if last else GUTTER
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
-        late = last - first > 1 and told.marks[last - 2].reply == "lost"  # its words reach beyond the last column
-        edge = max(
-            [right + (26 if late else 0), *([GUTTER + PITCH * size] if len(spans) > 1 else []), layout.width - MARGIN]
+        whole = GUTTER + PITCH * size if len(spans) > 1 else 0
+        edge = max(right + _overhang(told.marks[first:last]), whole, layout.width - MARGIN)
+        made.append(
+            Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans, pitch)
         )
-        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans))
     return made
 
 
+def _overhang(marks: Sequence[Mark]) -> int:
+    """How far words reach beyond the last column: those of a reply lost before it, and its own if they are long."""
+    if len(marks) > 1 and marks[-2].reply == "lost":
+        return 26
+    last = marks[-1] if marks else None
+    return 0 if last is None or last.kind not in {"tool", "acknowledge"} else 16 if last.doubled else 13
+
+
 def _strip_size(count: int) -> int:
-    """Fourteen columns; a few more on a single strip, and fewer where the last strip would hold next to nothing."""
+    """Fourteen columns; two more on a single strip, closer together; fewer where the last strip would hold next to nothing."""
     if count <= STRIP + 2:
         return max(count, 1)
     return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 else STRIP
@@ -168,7 +177,7 @@ def _strip_size(count: int) -> int:
 def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
     """The middle of each column on a true scale, and where an idle stretch is cut.
 
-    Each column is at least 18 px behind the one before; a stretch that would take more than a third is cut to 66 px.
+    Each column is at least CLOSE px behind the one before; a stretch that would take more than a third is cut to a column.
     """
     times = [mark.at or 0.0 for mark in told.marks]
     gaps = [max(0.0, later - earlier) for earlier, later in pairwise(times)]
@@ -184,7 +193,7 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
     xs, true, cuts = [GUTTER + PITCH / 2], GUTTER + PITCH / 2, []
     for n, gap in enumerate(gaps):
         true += PITCH if n in cut else gap * scale
-        xs.append(max(xs[-1] + 18, true))
+        xs.append(max(xs[-1] + CLOSE, true))
         if n in cut:
             cuts.append((xs[-2] + xs[-1]) / 2)
     return xs, cuts
@@ -197,15 +206,16 @@ def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     for n in range(s.first, s.last):
         clock(s, s.xs[n], marks[n])
     if not marks:
-        s.text(GUTTER + 33, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
+        s.text(GUTTER + PITCH / 2, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
     ground.behind(s)
     columns(s, focus)
     ground.before(s)
     tall = _height(s, schedule)
     back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="var(--paper)"/>']
     if cursor is not None:
+        size = f'y="2" width="{num(s.pitch)}" height="{tall - 4}"'
         back += [
-            f'<rect x="{num(s.xs[n] - 33)}" y="2" width="66" height="{tall - 4}" fill="currentColor" opacity=".04"/>'
+            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="currentColor" opacity=".04"/>'
             for n in range(s.first, s.last)
             if cursor in marks[n].entries
         ]
@@ -237,7 +247,7 @@ def _height(s: Sheet, schedule: str) -> int:
 def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
     w = num(wide)
     # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
-    shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(int(wide * 0.9))}px;"
+    shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(ceil(wide * SMALLEST))}px;"
     name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '

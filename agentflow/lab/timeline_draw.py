@@ -8,20 +8,21 @@ id, a marker or a pattern, so any number of pictures share a page.
 from __future__ import annotations
 
 from .sentences import line
-from .sheet import Sheet, clean, num, shortened, width, wrapped
+from .sheet import FAULT, FULL, PITCH, Sheet, clean, num, shortened, width, wrapped
 from .story import Mark
 from .timeline_ground import INK, PAPER
 from .timeline_world import ROOM_OF_A_STEP, beside, dot, tool
 
 FAULTS = {
     "kill": "kill {who}", "pause": "pause {who}", "resume": "resume {who}", "expire": "expire", "due": "due",
-    "reply_lost": "lose reply", "restart": "restart",
+    "reply_lost": "lose reply", "restart": "restart", "forget": "forget",
 }  # fmt: skip
 NAMES = {
     "create": "create", "claim": "claim", "checkpoint": "checkpoint", "intent": "intent", "acknowledge": "acknowledge",
     "complete": "complete", "wait": "wait", "receive": "wait", "deliver": "deliver", "renew": "renew", "fail": "fail",
     "release": "release", "postpone": "postpone", "cancel": "cancel", "requeue": "requeue",
 }  # fmt: skip
+BROKEN = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
 NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpone"}
 
 
@@ -57,21 +58,35 @@ def _square(s: Sheet, x: float, y: float, hue: str, how: str) -> None:
 
 def _names(s: Sheet, x: float, mark: Mark) -> None:
     """The transaction's name below the row, and what it is about."""
-    name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "))
+    name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "), s.room)
     lines: tuple[str, ...] = tuple(rest)
     if mark.folded:
         name = f"{'check' if mark.kind == 'checkpoint' else name} ×{len(mark.folded)}"
     elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):
-        lines = wrapped(mark.subject, lines=1 if _over_hatch(s, x) else 2)
+        lines = wrapped(mark.subject, s.room, 1 if _over_hatch(s, x) else 2)
     if mark.event in {"event_repeated", "event_refused"}:
-        lines = (mark.event.removeprefix("event_"), shortened(mark.subject))
+        lines = (mark.event.removeprefix("event_"), shortened(mark.subject, s.room))
     if mark.kind == "fail" and mark.transaction == "claim":
-        lines = ("crash budget",)
+        lines = ("crash", "budget")
     said = [(name, "c h"), *[(one, "c m h") for one in lines]]
-    if mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x)):
-        said = [("acknow-", "c h"), ("ledge", "c h"), *([(shortened(mark.subject), "c m h")] if lines else [])]
-    places = zip(said, s.layout.names, strict=False)
-    s.labels("names", x, [(s.row + down, one, kind) for (one, kind), down in places])
+    if mark.kind in BROKEN and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
+        said = [(part, "c h") for part in BROKEN[mark.kind]]
+        said += [(shortened(mark.subject, s.room), "c m h")] if lines else []
+    _below(s, x, said)
+
+
+def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
+    """Words below the row; where columns of a scale of time come close, the first of them alone, on a line that is free."""
+    places = [s.row + down for down in s.layout.names]
+    lines = [(y, one, kind) for (one, kind), y in zip(said, places, strict=False)]
+    alone = s.milliseconds and s.crowded(x)
+    if (alone or not s.labels("names", x, lines)) and s.milliseconds:
+        s.staggered("names", x, places, *said[0])
+
+
+def _is_wide(s: Sheet, x: float, mark: Mark) -> bool:
+    """Whether the name of an acknowledgment would touch what stands beside it."""
+    return mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x))
 
 
 def _over_hatch(s: Sheet, x: float) -> bool:
@@ -87,7 +102,12 @@ def _several_actions(s: Sheet) -> bool:
 
 
 def _step_label(s: Sheet, x: float, y: float, mark: Mark) -> None:
-    s.label(f"steps {mark.who}", x, y - 14, shortened(mark.subject, ROOM_OF_A_STEP), "c h")
+    _over(s, x, y, mark, shortened(mark.subject, min(ROOM_OF_A_STEP, s.room)))
+
+
+def _over(s: Sheet, x: float, y: float, mark: Mark, said: str) -> None:
+    """Words above a worker's bar, or below it where a scale of time leaves no room."""
+    s.staggered(f"steps {mark.who}", x, (y - 14, y + 20 if s.layout is FULL else y + 18), said, "c h")
 
 
 def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
@@ -95,7 +115,8 @@ def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
     said = FAULTS[mark.kind]
     if mark.event == "crash_injected":
         said = "crash {who}"
-    s.label("faults", x, s.faults, shortened(said.format(who=mark.who or ""), 64, 11, True), "c b")
+    words, lines = said.format(who=mark.who or ""), (s.faults, s.faults - FAULT)
+    any(s.staggered("faults", x, lines, shortened(words, room, 11, True), "c b") for room in (64, s.pitch - 1))
     s.line(x, s.faults + 5, x, down_to, INK, 1.2, ' stroke-dasharray="2 3"')
 
 
@@ -147,7 +168,7 @@ def by_person(s: Sheet, x: float, mark: Mark) -> None:
     """Somebody outside acts on the row: from below, through the world, with no worker's hue."""
     level = s.level(mark.row_token)
     refused = mark.event == "event_refused"
-    foot = level + (22 if refused else 8)
+    foot = level + ((6 if s.layout is FULL else 3) if refused else 8)
     s.line(x, s.person, x, foot + 8, PAPER, 6)
     s.line(x, s.person, x, foot + 7, INK, 1.5)
     if refused:
@@ -169,8 +190,8 @@ def replay(s: Sheet, x: float, mark: Mark) -> None:
     if not s.milliseconds:
         s.path(f"M{num(x)} {y + 10}c0 9-17 9-17 0", hue, 1.5)
         s.filled(f"M{num(x - 17)} {y + 3}l-3.8 7h7.6z", hue)
-    said = f"replay ×{len(mark.folded)}" if mark.folded else shortened(mark.subject, ROOM_OF_A_STEP)
-    s.label(f"steps {mark.who}", x, y - 14, said, "c h")
+    said = f"replay ×{len(mark.folded)}" if mark.folded else shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
+    _over(s, x, y, mark, said)
 
 
 def fault(s: Sheet, x: float, mark: Mark) -> None:
@@ -195,13 +216,26 @@ def fault(s: Sheet, x: float, mark: Mark) -> None:
         dot(s, x, y, hue)
 
 
+def forget(s: Sheet, x: float, mark: Mark) -> None:
+    """The ring of an answer from the key, struck out: the world has lost its memory, not what it did."""
+    _fault(s, x, mark, s.ledger - 12)
+    s.out.append(
+        f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>'
+    )
+    strike = f"M{num(x - 10)} {s.ledger + 10}l20 -20"
+    s.path(strike, PAPER, 6)
+    s.path(strike, INK, 2.5)
+    places = zip(("keys", "forgotten"), s.layout.labels, strict=False)
+    s.labels("tool", x, [(s.ledger + down, said, "c h") for said, down in places])
+
+
 def stop(s: Sheet, x: float, mark: Mark) -> None:
     """A worker ends its run by itself."""
     y = s.bar(mark.who)
     if y is not None:
         s.line(x, y - 8, x, y + 8, s.hue(mark.who), 3)
         half = width("LostLease") / 2
-        s.label(f"steps {mark.who}", min(x, s.edge - half - 2), y - 14, "LostLease", "c h")
+        _over(s, min(x, s.edge - half - 2), y, mark, "LostLease")
 
 
 def refused(s: Sheet, x: float, mark: Mark) -> None:
@@ -217,11 +251,10 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
             _step_label(s, x, y, mark)
         else:
             dot(s, x, y, hue)
-            s.label(f"steps {mark.who}", x, y - 14, shortened(mark.transaction, 76), "c h")
+            _over(s, x, y, mark, shortened(mark.transaction, 76))
     box = s.told.box
     if box is None or box.kind != "refused" or s.x(box.span.start) != x:
-        first, second = s.row + s.layout.names[0], s.row + s.layout.names[1]
-        s.labels("names", x, [(first, shortened(mark.why), "c b h"), (second, "refused", "c m h")])
+        _below(s, x, [(shortened(mark.why), "c b h"), ("refused", "c m h")])
 
 
 def other(s: Sheet, x: float, mark: Mark) -> None:
@@ -232,7 +265,7 @@ def other(s: Sheet, x: float, mark: Mark) -> None:
 
 DRAWN = {
     "create": create, "claim": claim, "replay": replay, "stop": stop, "refused": refused, "tool": tool,
-    "deliver": by_person, "cancel": by_person, "requeue": by_person, **dict.fromkeys(FAULTS, fault),
+    "deliver": by_person, "cancel": by_person, "requeue": by_person, **dict.fromkeys(FAULTS, fault), "forget": forget,
     **dict.fromkeys(
         ("checkpoint", "intent", "acknowledge", "complete", "wait", "receive", "renew", "release", "postpone", "fail"),
         transaction,

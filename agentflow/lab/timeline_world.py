@@ -5,7 +5,7 @@ What lives here: the marks on and above the world's record. What does not: every
 
 from __future__ import annotations
 
-from .sheet import FULL, PITCH, Sheet, num, width
+from .sheet import FULL, Sheet, num, width
 from .story import Mark
 from .timeline_ground import INK, PAPER
 
@@ -76,7 +76,7 @@ def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:
     down = 0
     if mark.doubled:
         down = 20 if s.layout is FULL else 10
-        lines = [lines[0], effect] if s.layout is FULL else lines[:1]
+        lines = [lines[0], effect]
     if key and not _has_room(s, x, lines[0]):
         lines[0] = key.removeprefix("key ")
     places = enumerate(zip(lines, s.layout.labels, strict=False))
@@ -103,7 +103,7 @@ def _reply(s: Sheet, x: float, y: int, mark: Mark) -> None:
 def _lost_reply(s: Sheet, x: float, goal: float, mark: Mark) -> None:
     """The reply on its way to a worker that never hears it: cut by two strokes, dotted beyond."""
     hue, y = s.hue(mark.who), s.ledger - 12
-    reach = min(s.x(mark.reply_to) - x if mark.reply_to is not None else PITCH, PITCH) - 3
+    reach = min(s.x(mark.reply_to) - x if mark.reply_to is not None else s.pitch, s.pitch) - 3
     dx, dy = reach - 8, goal - y
     if dx <= 4:
         dx = 10
@@ -118,7 +118,7 @@ def _lost_reply(s: Sheet, x: float, goal: float, mark: Mark) -> None:
         s.path(stroke, PAPER, 8)
         s.path(stroke, INK, 4)
     if _is_quiet(s, mark):
-        s.text((cut[0] + more[0]) / 2 + 18, (cut[1] + more[1]) / 2 - 2.5, "reply lost", "b h", 12)
+        s.text((cut[0] + more[0]) / 2 + max(13.0, s.pitch - 47), (cut[1] + more[1]) / 2 - 2.5, "reply lost", "b h", 12)
 
 
 def _is_quiet(s: Sheet, mark: Mark) -> bool:
