@@ -498,6 +498,33 @@ def test_soak_kills_workers_and_reports_that_nothing_is_lost(run: Run) -> None:
     assert (figures["kills_happened"], figures["duplicate_business_effects"], figures["problems"]) == (3, 0, [])
 
 
+def test_soak_tells_people_each_figure_on_a_line_of_its_own(run: Run) -> None:
+    done = run("soak", "--requests", "-", "--workers", "1", "--kills", "1", "--no-progress", stdin="a\nb\n")
+    assert done.returncode == 0, done.stderr
+    *figures, verdict = done.stdout.splitlines()
+    assert verdict == "Nothing is lost, nothing is doubled, and every kill happened."
+    names = [line.split("  ")[0] for line in figures]
+    told = {
+        one for row in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGE, re.MULTILINE) for one in re.findall(r"\w+", row)
+    }
+    assert [name for name in names if name not in told] == []
+    assert re.search(r"^kills +1 of 1 as planned, [01] in the acknowledgment gap$", done.stdout, re.MULTILINE)
+    assert re.search(r"^recovery_span_ms +[\d.]+$", done.stdout, re.MULTILINE)
+    assert "{" not in done.stdout and "soak_" not in done.stdout
+
+
+def test_soak_names_the_schema_that_it_keeps(run: Run, engine: Engine) -> None:
+    schema = f"t_{uuid.uuid4().hex[:12]}"
+    kept = ["--schema", schema, "--keep"]
+    done = run("soak", "--requests", "-", "--workers", "1", "--kills", "0", *kept, "--no-progress", stdin="a\n")
+    try:
+        assert f"The rows are kept in schema {schema!r}." in done.stdout
+        assert rows(engine, f'SELECT status FROM "{schema}".workflows') == [{"status": "completed"}]
+    finally:
+        with engine.database.alchemy.begin() as connection:
+            connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}", "{schema}_world" CASCADE'))
+
+
 def test_soak_takes_one_kind_of_kills(run: Run) -> None:
     assert "--random-kills" in refused(
         run("soak", "--requests", "-", "--kills", "1", "--random-kills", "1", stdin="a\n")

@@ -166,8 +166,14 @@ COUNTER = itertools.count()
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (no_catch, "When shipping is refused, your workflow failed: the refusal is raised as StepFailed"),
-        (lambda run, item: shop(run, item, refunds="always"), "Refund in `except StepFailed:` only."),
+        (
+            no_catch,
+            "the refusal is raised as StepFailed, and nobody caught it. The customer has paid for nothing.",
+        ),
+        (
+            lambda run, item: shop(run, item, refunds="always"),
+            "and it should hold charge, ship. Who has the lamp is not refunded",
+        ),
         (lambda run, item: shop(run, item, refunds="never"), "Who was charged and got nothing is refunded."),
         (lambda run, item: shop(run, item, first="ship"), "The shop was first asked to ship. Charge first"),
         (
@@ -175,8 +181,8 @@ COUNTER = itertools.count()
             "Keys must be the same in every run",
         ),
         (lambda run, item: shop(run, item, keys=lambda a: "order"), "your workflow failed: ActionMismatch"),
-        (pays_twice, "When all goes well, there are 2 effects of charge. Give each action one key."),
-        (only_charges, "When all goes well, nothing was shipped."),
+        (pays_twice, "When all goes well, there are 2 effects of charge: it was asked for under more than one key."),
+        (only_charges, "When all goes well, nothing was shipped. The shop was only asked to charge."),
         (lambda run, item: item, "Nothing was asked of the shop."),
         (lambda run, item: run.side_effect("pay", key="pay"), "was asked for 'pay'"),
         (waits, "your workflow is left waiting"),
@@ -208,16 +214,19 @@ def with_(**changes: Policy) -> Callable[[], Any]:
     ("wrong", "says"),
     [
         (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed when it ends, and 15 s is the most."),
-        (with_(chat=Policy(lease_seconds=3)), "chat: a lease of 3 s is renewed every 1 s"),
+        (
+            with_(chat=Policy(lease_seconds=3)),
+            "A pause of 2 s that begins just before a renewal leaves it 3 s without one",
+        ),
         (with_(video=Policy()), "video: a lease of 30 s ends while the step"),
         (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
-        (with_(payment=Policy()), "payment: the last of 4 attempts comes 1.4 s after the first"),
-        (with_(payment=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "A forgotten key pays twice."),
-        (lambda: {"chat": Policy()}, "a Policy for each of chat, video, payment. Yours has none for video, payment."),
-        (dict, "Yours has none for chat, video, payment."),
+        (with_(rates=Policy()), "rates: the last of 4 attempts comes 1.4 s after the first"),
+        (with_(rates=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "86400 s later nobody needs the answer."),
+        (lambda: {"chat": Policy()}, "a Policy for each of chat, video, rates. Yours has none for video, rates."),
+        (dict, "Yours has none for chat, video, rates."),
         (with_(batch=Policy()), "Yours has one more, for batch."),
         (lambda: (1, 2, 3), "Yours is a tuple."),
-        (lambda: dict.fromkeys(("chat", "video", "payment"), 30), "chat: 30 is a number. Return Policy(...)."),
+        (lambda: dict.fromkeys(("chat", "video", "rates"), 30), "chat: 30 is a number. Return Policy(...)."),
         (lambda: int("x"), "Your function raised ValueError when it was called"),
     ],
 )

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+RELIABILITY = (
+    "workflow_completion_rate", "workflows_total", "workflows_completed", "tool_execution_attempts", "business_effects",
+    "duplicate_business_effects", "recovery_latency_ms", "semantics",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class SoakReport:
@@ -77,6 +82,28 @@ class SoakReport:
     def ok(self) -> bool:
         """Nothing lost, nothing doubled, and every kill happened."""
         return not self.problems
+
+    def told(self) -> dict[str, Any]:
+        """The figures for people, a line each; kills and the parts of a recovery are put into words."""
+        names = [*RELIABILITY, "lost_workflows", "repeated_calls"]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "kills": self._kills_told(),
+            "processes_killed": self.processes_killed,
+            "recoveries": self.recoveries,
+            **{f"recovery_{part}_ms": mean for part, mean in self.recovery_ms.items()},
+            "workers": self.workers,
+            "seed": self.seed,
+            "seconds": self.seconds,
+        }
+
+    def _kills_told(self) -> str:
+        if self.random_kills_planned:
+            during = f"{self.kills_in_flight} while PostgreSQL carried out the worker's statement"
+            return f"{self.random_kills} of {self.random_kills_planned} at random moments, {during}"
+        return (
+            f"{self.kills_happened} of {self.kills_planned} as planned, {self.kills_in_gap} in the acknowledgment gap"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The figures for a program, `ok` and `problems` included."""

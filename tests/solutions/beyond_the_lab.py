@@ -10,5 +10,5 @@ def settings() -> dict[str, Policy]:
     return {
         "chat": Policy(lease_seconds=10),
         "video": Policy(lease_seconds=1200),
-        "payment": Policy(max_attempts=13, first_delay=1, max_delay=3600),
+        "rates": Policy(max_attempts=13, first_delay=1, max_delay=3600),
     }

@@ -12,7 +12,7 @@ from ..look import shown
 from ..outline import Exercise, Option, Outline, Question
 
 HOUR, DAY = 3_600.0, 86_400.0
-SCENARIOS = ("chat", "video", "payment")
+SCENARIOS = ("chat", "video", "rates")
 
 
 def settings(give: Callable[[], Any]) -> str:
@@ -30,17 +30,17 @@ def settings(give: Callable[[], Any]) -> str:
             raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")
     _chat(found["chat"].lease_seconds)
     _video(found["video"].lease_seconds)
-    _payment(found["payment"])
-    return "Solved: nobody waits too long, nobody is robbed, and the key outlives the last attempt."
+    _rates(found["rates"])
+    return "Solved: deaths are noticed in time, nobody alive is robbed, and the last attempt comes neither too soon nor too late."
 
 
 def _chat(lease: float) -> None:
     if lease > 15:
         raise CheckFailed(f"chat: a lease of {lease:g} s. A death is noticed when it ends, and 15 s is the most.")
-    if lease / 3 <= 2:
+    if lease * 2 / 3 <= 2:
         raise CheckFailed(
-            f"chat: a lease of {lease:g} s is renewed every {lease / 3:.2g} s, and a worker may pause for 2 s: it would miss "
-            "a renewal at each pause. A third of the lease should be longer than the pause."
+            f"chat: a lease of {lease:g} s is renewed every {lease / 3:.2g} s. A pause of 2 s that begins just before a renewal "
+            f"leaves it {lease / 3 + 2:.2g} s without one, and a living worker has lost its lease."
         )
 
 
@@ -56,19 +56,19 @@ def _video(lease: float) -> None:
         )
 
 
-def _payment(policy: Policy) -> None:
+def _rates(policy: Policy) -> None:
     """Waiting between the attempts, without and with all the jitter that delay() may add."""
     delays = [min(policy.max_delay, policy.first_delay * 2 ** min(n, 30)) for n in range(policy.max_attempts - 1)]
     shortest, longest = sum(delays), sum(delays) * 1.25
     if shortest < HOUR:
         raise CheckFailed(
-            f"payment: the last of {policy.max_attempts} attempts comes {shortest:g} s after the first, and the provider may be "
-            "away for 3600 s. More attempts, or longer delays: max_attempts, first_delay, max_delay."
+            f"rates: the last of {policy.max_attempts} attempts comes {shortest:g} s after the first, and the source may be "
+            "away for 3600 s. The step would fail for good while the source is still away."
         )
     if longest > DAY:
         raise CheckFailed(
-            f"payment: the last attempt may come {longest:g} s after the first, and the provider forgets keys after 86400 s. "
-            "A forgotten key pays twice."
+            f"rates: with the quarter that chance may add, the last of {policy.max_attempts} attempts comes {longest:g} s after "
+            "the first, and 86400 s later nobody needs the answer."
         )
 
 
@@ -96,7 +96,8 @@ STAGE = Outline(
                     "that a death says something about the request: most workers die of deploys, memory and machines",
                 ),
             ),
-            "Deaths are counted in the row, so the count outlives those who died.",
+            "The count of deaths stands in the row, so it outlives those who died. The third was one too many, and the row keeps "
+            "the error.",
         ),
         Question(
             "the-peers",
@@ -105,7 +106,7 @@ STAGE = Outline(
             (
                 Option(
                     "none: this is what they are for",
-                    "that a better engine closes the gap: no record of ours can commit together with the world's",
+                    "that a better engine closes the gap: its record and the world's cannot commit together",
                 ),
                 Option(
                     "the two job queues, as they keep no checkpoints",
@@ -113,15 +114,16 @@ STAGE = Outline(
                 ),
                 Option("all five"),
             ),
-            "Their own pages say so, below: steps run at least once. What differs is who notices the death, and when.",
+            "The effect is in the world and the answer died with the worker, so no engine can know. Their own pages, which "
+            "the table links to, say that steps and jobs may run again.",
         ),
     ),
     exercises=(
         Exercise(
             "settings",
             (
-                "chat and video need only lease_seconds. A lease is renewed every third of its length.",
-                "payment waits first_delay, then twice that, and so on, each at most max_delay; max_attempts - 1 times.",
+                "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left.",
+                "rates waits max_attempts - 1 times: first_delay, then twice that, and so on, each at most max_delay.",
                 "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
             ),
             settings,

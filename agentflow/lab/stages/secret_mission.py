@@ -92,7 +92,8 @@ STAGE = Outline(
                 ),
                 Option("one, one effect"),
             ),
-            "One claim wins, and the winner's call repeats an effect that is there already.",
+            "The token went from 1 to 2, so one claim won. Attempts went from 1 to 2 and effects stayed at 1, so the tool "
+            "answered the winner's call from the key.",
         ),
         Question(
             "late-acknowledgment",
@@ -112,7 +113,7 @@ STAGE = Outline(
                     "that an acknowledgment acts: it only writes down an answer",
                 ),
             ),
-            "B's token is older than the row's. B learns that it has lost the lease, and stops.",
+            "B wrote under token 2 and the row holds 3, so the write found no row that it may change. B stops with LostLease.",
         ),
     ),
     exercises=(

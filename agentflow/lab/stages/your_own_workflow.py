@@ -59,7 +59,7 @@ def _ended_well(row: Row, case: str) -> None:
     if error.get("type") == "StepFailed":
         raise CheckFailed(
             f"When {case}, your workflow failed: the refusal is raised as StepFailed, and nobody caught it. The customer has "
-            "paid for nothing. Put `try:` around the shipping, and refund in `except StepFailed:`."
+            "paid for nothing. Look at the line that asks for the shipping: what happens after it raises?"
         )
     if error.get("type") == "DeterminismError":
         raise CheckFailed(
@@ -79,13 +79,13 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
     asked = [row["action"] for row in tried]
     if not asked:
         raise CheckFailed(
-            'Nothing was asked of the shop. Call run.side_effect("charge", key="charge", arguments=item).'
+            "Nothing was asked of the shop. An action reaches it only through run.side_effect, as `reply` above sends its mail."
         )
     if strange := sorted(set(asked) - {"charge", "ship", "refund"}):
         raise CheckFailed(f"The shop knows charge, ship and refund, and was asked for {strange[0]!r}.")
     if "ship" not in asked:
         raise CheckFailed(
-            f"When {case}, nothing was shipped. Call run.side_effect with the name ship, after the charge."
+            f"When {case}, nothing was shipped. The shop was only asked to {', '.join(dict.fromkeys(asked))}."
         )
     if asked[0] != "charge":
         raise CheckFailed(
@@ -94,13 +94,13 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
     if len(effects) > len(set(effects)):
         twice = next(action for action in effects if effects.count(action) > 1)
         raise CheckFailed(
-            f"When {case}, there are {effects.count(twice)} effects of {twice}. Give each action one key."
+            f"When {case}, there are {effects.count(twice)} effects of {twice}: it was asked for under more than one key."
         )
     if tuple(effects) != wanted:
         raise CheckFailed(
             f"When {case}, the world holds {', '.join(effects)}, and it should hold {', '.join(wanted)}. "
             + (
-                "Refund in `except StepFailed:` only."
+                "Who has the lamp is not refunded: where does your function go on after the shipping?"
                 if wanted == PAID
                 else "Who was charged and got nothing is refunded."
             )
@@ -132,7 +132,8 @@ STAGE = Outline(
                     "that a plan does not count: it was committed, and A may have been about to send",
                 ),
             ),
-            "The recorded plan and the call do not agree, and a wrong guess would be a second mail or a lost one.",
+            "The row of the plan holds A's key, and B asked for another. The engine cannot know whether both mean one mail, and "
+            "a wrong guess would be a second mail or a lost one.",
         ),
     ),
     exercises=(
