@@ -1,4 +1,7 @@
-"""The same laboratory in containers and in conda: no engine is started, the files are read and held to their rules."""
+"""The same laboratory in containers and in conda: no engine is started, the files are read and held to their rules.
+
+What was run for real, and where, is in `docs/testing.md` under "Ways in".
+"""
 
 import re
 import subprocess
@@ -9,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from agentflow import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,14 +44,43 @@ def test_compose_waits_for_a_healthy_database_and_its_migration(compose: dict[st
     assert services["worker"]["deploy"]["replicas"] == 2
 
 
-@pytest.mark.parametrize("name", ["migrate", "lab", "api", "worker"])
-def test_a_compose_service_runs_unprivileged_from_the_lock(compose: dict[str, Any], name: str):
-    service = compose["services"][name]
-    recipe = service["build"]["dockerfile_inline"]
-    assert service["user"] not in ("root", "0")
-    assert "USER agentflow" in recipe
+def test_compose_builds_its_image_once(compose: dict[str, Any]):
+    """Two builds of one name at a time end in "already exists" where Docker keeps images in containerd, as new ones do."""
+    built = {name: service["image"] for name, service in compose["services"].items() if "build" in service}
+    assert list(built) == ["migrate"]  # everything that runs the image waits for it
+    for service in compose["services"].values():
+        if service["image"] == built["migrate"]:
+            assert service["pull_policy"] == ("build" if "build" in service else "never")
+
+
+def test_the_image_is_unprivileged_and_from_the_lock(compose: dict[str, Any]):
+    recipe = compose["services"]["migrate"]["build"]["dockerfile_inline"]
     assert "--require-hashes -r requirements.lock" in recipe
+    users = re.findall(r"^USER (\w+)$", recipe, re.MULTILINE)
+    assert users == ["agentflow"] and recipe.index("USER agentflow") < recipe.index("pip install")
+
+
+@pytest.mark.parametrize("name", ["migrate", "lab", "api", "worker"])
+def test_a_compose_service_runs_unprivileged(compose: dict[str, Any], name: str):
+    service = compose["services"][name]
+    assert service["image"] == compose["services"]["migrate"]["image"]
+    assert service["user"] == "agentflow"
     assert service["environment"]["DATABASE_URL"].startswith("postgresql://")
+
+
+def test_compose_keeps_rows_and_notebooks_when_containers_go(compose: dict[str, Any]):
+    mounted = {name: compose["services"][name]["volumes"] for name in ("db", "lab")}
+    assert mounted == {
+        "db": ["database:/var/lib/postgresql"],
+        "lab": ["notebooks:/home/agentflow/agentflow/notebooks"],
+    }
+    assert set(compose["volumes"]) == {"database", "notebooks"}
+
+
+def test_jupyterlab_asks_as_little_of_the_network_as_with_make_lab(compose: dict[str, Any]):
+    local = launch.jupyterlab(8888, False, None)
+    quiet = [option for option in local if option.startswith("--LabApp.")]
+    assert quiet and [option for option in quiet if option not in compose["services"]["lab"]["command"]] == []
 
 
 def test_compose_keeps_the_token_of_jupyterlab(compose: dict[str, Any]):

@@ -16,6 +16,8 @@ from agentflow import Engine
 from agentflow.lab import stages
 from agentflow.lab.checks import CheckFailed
 from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.own_schema import new_name
+from agentflow.lab.stages import the_acknowledgment_gap as the_gap
 from tests.conftest import rows
 from tests.solutions import suspend_and_resume, the_acknowledgment_gap
 
@@ -28,13 +30,22 @@ def stub(*_: Any) -> Any:
     raise NotImplementedError
 
 
-def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(engine: Engine) -> None:
-    schemas = "SELECT nspname FROM pg_namespace ORDER BY 1"
-    before = rows(engine, schemas)
+def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def named(prefix: str) -> str:
+        made.append(new_name(prefix))
+        return made[-1]
+
+    monkeypatch.setattr(the_gap, "new_name", named)
     for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
         assert judged(KEY, make, engine).startswith(SOLVED)
     assert judged(KEY, stub, engine) == NOT_SOLVED
-    assert rows(engine, schemas) == before
+    assert len(made) == 2  # other tests make schemas meanwhile; these two are the check's own
+    kept = "SELECT nspname FROM pg_namespace WHERE nspname = ANY(:made) OR nspname = ANY(:worlds)"
+    assert rows(engine, kept, made=made, worlds=[f"{name}_world" for name in made]) == []
     assert rows(engine, "SELECT * FROM {w}.tool_ledger") == []
 
 
