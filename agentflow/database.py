@@ -32,7 +32,7 @@ from .model import Boundary, Hook
 from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from .statements import TRANSACTIONS
-from .trouble import first_line, is_spent, named
+from .trouble import is_spent, named, unconnected
 
 Row = dict[str, Any]
 
@@ -196,10 +196,7 @@ class Database:
                     connection.execute(setting)
             return connection
         except psycopg.Error as error:
-            raise DatabaseAway(
-                f"PostgreSQL at {self.where} does not answer ({first_line(error)}). Nothing was sent; start it "
-                "(`agentflow doctor` says which one is meant), then try again."
-            ) from error
+            raise unconnected(error, self.where) from error
 
     def listen(self) -> psycopg.Connection[Any]:
         """A connection of its own that hears when work arrives. Raises DatabaseAway."""

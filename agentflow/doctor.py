@@ -15,6 +15,7 @@ from .database import Database
 from .errors import AgentFlowError, ServerError
 from .front import is_embedded
 from .migrations import LABORATORY, standing
+from .trouble import MAKE_ROOM, is_full
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (
@@ -62,7 +63,8 @@ def examine(schema: str) -> Iterator[Finding]:
             yield from _answering(database)
         except AgentFlowError as error:
             says = str(error).partition(" Nothing was")[0]
-            yield Finding("PostgreSQL", False, says, "Start that server, or mend DATABASE_URL.")
+            mend = MAKE_ROOM if is_full(error.__cause__) else "start that server, or mend DATABASE_URL."
+            yield Finding("PostgreSQL", False, says, mend[0].upper() + mend[1:])
         finally:
             database.close()
     yield _chromium()
@@ -102,7 +104,11 @@ def _where(schema: str) -> Iterator[tuple[Finding, Database | None]]:
             database,
         )
         return
-    home = server.default_home()
+    try:
+        home = server.default_home()
+    except ServerError as error:
+        yield Finding("server", False, str(error)), None
+        return
     above = next(folder for folder in (home, *home.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         says = f"The embedded server's data cannot be kept in {home}: {above} is no folder that we may write to."

@@ -76,7 +76,10 @@ def find_binaries() -> Path:
 
 
 def default_home() -> Path:
-    """Where a person's laboratory server lives: AGENTFLOW_HOME, or this system's folder for a user's data."""
+    """Where a person's laboratory server lives: AGENTFLOW_HOME, or this system's folder for a user's data.
+
+    Raises ServerError for a user without a home, as a container may have.
+    """
     if chosen := os.environ.get("AGENTFLOW_HOME"):
         return Path(chosen).expanduser()
     if sys.platform == "win32":
@@ -85,7 +88,10 @@ def default_home() -> Path:
         base = "~/Library/Application Support"
     else:
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "agentflow"
+    try:
+        return Path(base).expanduser() / "agentflow"
+    except RuntimeError as error:
+        raise ServerError("This user has no home folder. Set AGENTFLOW_HOME to a folder that you own.") from error
 
 
 def ensure_running(home: Path | None = None) -> Server:

@@ -11,11 +11,33 @@ import psycopg
 
 from .errors import AgentFlowError, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
 
+MAKE_ROOM = "shut down notebooks that you do not use, or ask for a higher max_connections, then try again."
+
 
 def first_line(error: BaseException) -> str:
     """The first line of what the driver said."""
     text = str(getattr(error, "orig", None) or error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+# A refused connection has no sqlstate, only the server's words, and a pooler's.
+_FULL = ("too many clients", "connection slots are reserved", "too many connections", "no more connections allowed")
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether the server answers, and gives no connection because all that it has are in use."""
+    return isinstance(error, psycopg.OperationalError) and any(words in str(error) for words in _FULL)
+
+
+def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
+    """Our error for a connection that could not be made."""
+    said = first_line(error)
+    if is_full(error):
+        return DatabaseAway(f"PostgreSQL at {where} has no connection left ({said}). Nothing was sent; {MAKE_ROOM}")
+    return DatabaseAway(
+        f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` says which one "
+        "is meant), then try again."
+    )
 
 
 def _has_old_plan(error: BaseException) -> bool:

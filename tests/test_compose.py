@@ -1,4 +1,4 @@
-"""The same laboratory in containers and in conda: no engine is started, the files are read and held to their rules.
+"""The same laboratory in containers, in conda and on Binder: no engine is started, the files are read and held to their rules.
 
 What was run for real, and where, is in `docs/testing.md` under "Ways in".
 """
@@ -103,3 +103,13 @@ def test_conda_installs_the_same_lock():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     pip = next(one["pip"] for one in environment["dependencies"] if isinstance(one, dict))
     assert pip == ["-r requirements.lock"]
+
+
+def test_binder_installs_the_same_lock_and_then_this_package_under_the_same_python():
+    script = ROOT / ".binder" / "postBuild"
+    commands = [line for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("pip install ")]
+    assert [line.split()[-2:] for line in commands] == [["-r", "requirements.lock"], ["-e", "."]]
+    assert "--require-hashes" in commands[0] and "--no-deps --no-build-isolation" in commands[1]
+    python = (ROOT / ".binder" / "runtime.txt").read_text(encoding="utf-8").strip()
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    assert python.replace("python-", "python=") in environment["dependencies"]

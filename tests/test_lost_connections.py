@@ -17,6 +17,7 @@ import pytest
 
 import agentflow
 from agentflow import AgentFlowError, Database, Engine, LostLease, Policy, migrate
+from agentflow.doctor import examine
 from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown, TooLarge
 from agentflow.server import Server, ensure_running
 from agentflow.statements import TRANSACTIONS
@@ -322,6 +323,46 @@ def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_worke
         eventually(lambda: statuses(on_server) == {"completed": 3}, 60)
     impatient.check()
     impatient.close()
+
+
+@pytest.fixture
+def nine(server: Server) -> Iterator[str]:
+    """Our own server gives nine connections, the last three to a superuser only; its address for somebody else."""
+    _command(server, "ALTER SYSTEM SET max_connections = 9")
+    _command(server, "CREATE ROLE ada LOGIN")
+    server.stop()
+    yield server.start().url().replace("agentflow@", "ada@", 1)
+    _command(server, "ALTER SYSTEM RESET max_connections")
+    _command(server, "DROP ROLE ada")
+    server.stop()
+
+
+def _command(server: Server, change: str) -> None:
+    database = Database(server.start().url())
+    with database.alchemy.connect() as connection:
+        connection.exec_driver_sql(change)
+    database.close()
+
+
+def test_a_server_without_a_connection_left_is_not_said_to_be_down(
+    server: Server, nine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Any] = []
+    for url, said in ((nine, "slots are reserved for roles"), (server.url(), "sorry, too many clients")):
+        with pytest.raises(DatabaseAway, match=rf"has no connection left .*{said}.*; shut down notebooks") as caught:
+            _fill(url, taken)
+        assert "start" not in str(caught.value)
+        monkeypatch.setenv("DATABASE_URL", url)
+        (found,) = (one for one in examine("lab") if one.topic == "PostgreSQL")
+        assert "has no connection left" in found.says and found.mend.startswith("Shut down notebooks") and not found.ok
+    for cursor in taken:
+        cursor.connection.close()
+
+
+def _fill(url: str, taken: list[Any]) -> None:
+    """Nobody of this name gets another connection. Raises what the next one is told."""
+    for _ in range(10):
+        taken.append(Database(url)._take())
 
 
 def end_all(database: Database) -> int:

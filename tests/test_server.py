@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -21,6 +22,7 @@ import pytest
 import sqlalchemy
 
 from agentflow import server
+from agentflow.doctor import examine
 from agentflow.server import Server, ServerError, default_home, ensure_running, find_binaries
 
 ROOT = Path(server.__file__).resolve().parent.parent
@@ -138,6 +140,19 @@ def test_the_home_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.setattr(sys, "platform", "linux")
     assert default_home() == Path("/data/agentflow")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number which /etc/passwd does not know."""
+    for name in ("AGENTFLOW_HOME", "DATABASE_URL", "HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    with pytest.raises(ServerError, match=r"no home folder\. Set AGENTFLOW_HOME"):
+        default_home()
+    assert [finding.says for finding in examine("public") if not finding.ok] == [
+        "This user has no home folder. Set AGENTFLOW_HOME to a folder that you own."
+    ]
 
 
 # Starting and stopping

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentflow import Boundary, Database, Engine, Policy, migrate
-from agentflow.errors import AgentFlowError, BadSchedule, LaneError, NotALaboratory
+from agentflow.errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError, NotALaboratory
 from agentflow.lab.capsule import capture, first_divergence
 from agentflow.lab.checker import check
 from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go, schema_of
@@ -326,6 +326,38 @@ def test_recover_finishes_what_this_worker_left_and_not_what_was_last_worked_on(
         assert ended == [("A", "request-2", "completed"), ("A", "request-1", "completed")]
         assert statuses(engine) == {"request-1": "completed", "request-2": "completed"}
         assert stepper.line == "requests=2 B A B! expire@1 A* A*"
+
+
+@pytest.fixture
+def poor(engine: Engine) -> Iterator[tuple[Engine, str]]:
+    """The same laboratory, asked by a role whose connections can be limited, and the role's name."""
+    url, role = engine.database.url, f"{engine.database.schema}_poor"
+    change(engine, f'CREATE ROLE {role} LOGIN IN ROLE "{url.username}"')
+    where = url.set(username=role).render_as_string(hide_password=False)
+    other = Engine(Database(where, engine.database.schema), policy=PATIENT)
+    yield other, role
+    other.close()
+    change(engine, f"DROP ROLE {role}")
+
+
+def change(engine: Engine, command: str) -> None:
+    with engine.database.alchemy.connect() as connection:
+        connection.exec_driver_sql(command)
+
+
+def test_a_line_whose_worker_gets_no_connection_ends_with_that_and_not_with_what_follows_from_it(
+    engine: Engine, poor: tuple[Engine, str]
+) -> None:
+    other, role = poor
+    with Stepper(other) as stepper:
+        stepper.reset()
+        count = "SELECT count(*) AS n FROM pg_stat_activity WHERE usename = :role"
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT {rows(engine, count, role=role)[0]['n']}")
+        with pytest.raises(DatabaseAway, match="has no connection left") as caught:
+            stepper.play("A expire")
+        assert isinstance(caught.value.__cause__, BadSchedule)
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        stepper.play("A expire")
 
 
 def test_recover_goes_on_past_other_work_until_the_crashed_one_is_finished(engine: Engine) -> None:

@@ -17,6 +17,7 @@ from ..errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ..front import Engine, is_embedded
 from ..model import Boundary
 from ..server import Server
+from ..trouble import is_full
 from . import aim
 from .body import watched
 from .crew import Crew, Kind, known_kind, known_lane, weakened
@@ -76,8 +77,9 @@ class Stepper:
                 try:
                     done += self.move(move)
                 except AgentFlowError as error:
-                    error.add_note(f'This was move {number} of {len(schedule.moves)}, "{move}", of {schedule!s:.200}')
-                    raise
+                    cause = _cause(error, done)
+                    cause.add_note(f'This was move {number} of {len(schedule.moves)}, "{move}", of {schedule!s:.200}')
+                    raise cause from cause.__cause__ or error
         return done
 
     def move(self, move: Move | str) -> list[Moved]:
@@ -364,8 +366,16 @@ class Stepper:
                 return
             self.engine.database.check()  # a kept connection may be from before a restart
         except DatabaseAway as away:
+            if is_full(away.__cause__):
+                raise
             mend = "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
             raise DatabaseAway(
                 f"PostgreSQL at {self.engine.database.where} does not answer. No worker has moved. "
                 f"{FIRST_CELL if is_embedded() else mend}"
             ) from away
+
+
+def _cause(error: AgentFlowError, done: Sequence[Moved]) -> AgentFlowError:
+    """The error; or, if a worker did not reach PostgreSQL before it, that, since the rest of a line follows from it."""
+    away = [moved.trouble for moved in done if moved.ended == "away"]
+    return DatabaseAway(away[0]) if away and isinstance(error, BadSchedule) else error
