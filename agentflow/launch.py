@@ -23,11 +23,7 @@ from .migrations import migrate
 from .run import Workflow
 
 FIRST = Path("notebooks", "00-start-here.ipynb")
-_QUIET = (
-    "--LabApp.extension_manager=readonly",
-    "--LabApp.news_url=None",
-    "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
-)
+JUPYTER = Path(__file__).parent / "jupyter"  # configuration without which JupyterLab asks whether it may fetch news
 
 
 def course_folder() -> Path | None:
@@ -39,7 +35,8 @@ def course_folder() -> Path | None:
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
     """The command line of JupyterLab; without a course it opens on the current folder."""
-    parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", *_QUIET]
+    parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    parts += ["--LabApp.extension_manager=readonly"]
     if folder:
         parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]
     if not browser:
@@ -51,7 +48,8 @@ def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
 
 def become(parts: list[str], schema: str) -> NoReturn:
     """This process is JupyterLab now (on Windows: waits for it); its kernels find the schema in AGENTFLOW_SCHEMA."""
-    environment = os.environ | {"AGENTFLOW_SCHEMA": schema}
+    configured = os.pathsep.join(filter(None, [str(JUPYTER), os.environ.get("JUPYTER_CONFIG_PATH")]))
+    environment = os.environ | {"AGENTFLOW_SCHEMA": schema, "JUPYTER_CONFIG_PATH": configured}
     sys.stdout.flush()
     if sys.platform == "win32":
         sys.exit(subprocess.run(parts, env=environment, check=False).returncode)

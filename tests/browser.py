@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from agentflow.launch import JUPYTER
 from tests import chromium
 from tests.helpers import database_of_its_own, eventually
 
@@ -27,7 +28,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOTS = ROOT / "artifacts" / "screenshots"
 THEMES = [("light", "JupyterLab Light"), ("dark", "JupyterLab Dark")]
 SETTINGS = {
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
 }
@@ -38,8 +38,6 @@ FLAGS = (
     "--ServerApp.port_retries=0",
     "--LabApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
-    "--LabApp.news_url=None",
-    "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
 )
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 PATIENCE = 30_000  # milliseconds for one thing to appear
@@ -106,6 +104,7 @@ def jupyter_lab(home: Path, url: str) -> Iterator[Lab]:
     environment = {
         **os.environ, **own, "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "DATABASE_URL": url, "AGENTFLOW_COURSE": "course",
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "IPYTHONDIR": str(home / "ipython"),
+        "JUPYTER_CONFIG_PATH": str(JUPYTER),
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     command = [sys.executable, "-m", "jupyterlab", *FLAGS, f"--ServerApp.port={port}"]

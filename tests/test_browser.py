@@ -39,6 +39,7 @@ def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
     try:
         open_notebook(page, lab, "00-start-here.ipynb", theme)
         run_all(page)
+        expect(page.get_by_text("official Jupyter news")).to_have_count(0)
         room = page.locator(".af-room:not(.still)")
         worker = room.get_by_role("group", name="worker A")
         room.get_by_role("button", name="Reset").click()

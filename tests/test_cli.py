@@ -577,6 +577,11 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
         assert httpx.get(api, timeout=60).status_code == 403
         found = httpx.get(api, headers={"authorization": f"token {address.group(1)}"}, timeout=60).json()
         assert [entry["name"] for entry in found["content"]] == ["00-start-here.ipynb"]
+        page = httpx.get(
+            f"http://127.0.0.1:{port}/lab?token={address.group(1)}", timeout=60, follow_redirects=True
+        ).text
+        config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+        assert "@jupyterlab/apputils-extension:announcements" in config["disabledExtensions"]  # it asks about news
         assert psutil.Process(process.pid).environ()["AGENTFLOW_SCHEMA"] == engine.database.schema
         process.send_signal(signal.SIGTERM)
         eventually(lambda: process.poll() is not None, 60)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -80,6 +80,8 @@ def test_compose_keeps_rows_and_notebooks_when_containers_go(compose: dict[str, 
 def test_jupyterlab_asks_as_little_of_the_network_as_with_make_lab(compose: dict[str, Any]):
     local = launch.jupyterlab(8888, False, None)
     quiet = [option for option in local if option.startswith("--LabApp.")]
+    path = PurePosixPath(compose["services"]["lab"]["environment"]["JUPYTER_CONFIG_PATH"])
+    assert path == PurePosixPath("/home/agentflow/agentflow", *launch.JUPYTER.relative_to(ROOT).parts)
     assert quiet and [option for option in quiet if option not in compose["services"]["lab"]["command"]] == []
 
 
