@@ -214,6 +214,13 @@ PLANTED = [
         "each event has one payload", "workflows", "approved",
     ),
     Planted(
+        "an event that was delivered twice",
+        "UPDATE {s}.workflows SET entries = entries + 1 WHERE id = 'approved'; INSERT INTO {s}.history "
+        "(workflow_id, n, event, transaction, subject) "
+        "SELECT 'approved', max(n) + 1, 'event_delivered', 'deliver', 'approval' FROM {s}.history WHERE workflow_id = 'approved'",
+        "each event has one payload", "workflows", "approved",
+    ),
+    Planted(
         "a workflow that waits for what has come",
         "UPDATE {s}.workflows SET events = '{{\"approval\": \"true\"}}' WHERE id = 'parked'",
         "each event has one payload", "workflows", "parked",

@@ -122,6 +122,16 @@ def test_a_refusal_that_did_not_happen_or_came_under_another_token_is_named(engi
         checks.refused(engine, "request-1", token=2)
 
 
+def test_a_refusal_before_anybody_took_over_is_named(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*2 expire A")
+    with pytest.raises(
+        AssertionError, match="history, row 'request-1/5', column row_token: found 1, expected more than 1"
+    ):
+        checks.refused(engine, "request-1", token=1)
+
+
 def test_wrong_figures_of_execution_ledgers_are_named() -> None:
     ledgers = [Ledger(["a", "b"], [], ["mail"]), Ledger(["c"], ["a", "b"], [])]
     assert checks.ledgers(ledgers, executed=3, side_effects=1)

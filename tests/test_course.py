@@ -320,6 +320,17 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 3, "sure": "guess"}
 
 
+def test_the_first_cell_again_looks_for_the_server_anew(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was started anew may be another one: what was open belongs to the one that is gone."""
+    course.stage(START)
+    before = course._record()
+    closed: list[bool] = []
+    monkeypatch.setattr(before.engine.database, "close", lambda: closed.append(True))
+    course.stage(START)
+    assert closed
+    assert course._record() is not before
+
+
 def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is open when the server goes: the first cell is patient, those after it ask once."""
     engine = course._record().engine

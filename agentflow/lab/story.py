@@ -21,8 +21,9 @@ class Mark:
     """One column: an entry, a replay of a claim (`9a`), the end of a run that lost its lease, or several alike.
 
     `at` is in seconds since the first entry. A call of the tool has `answer` (effect, repeated or refused), `effect` (its
-    number), `nth` (which effect of its own action that is), `attempts`, `key` (same, no, new, forgotten), `reply` (received or lost) and `reply_to`, the column where it
-    was lost. `why` is what a refused write met. `closes` says that an acknowledgment ends a gap.
+    number), `nth` (which effect of its own action that is), `attempts`, `key` (same, no, new, forgotten), `reply` (received
+    or lost) and `reply_to`, the column where it was lost. `why` is what a refused write met. `closes` says that an
+    acknowledgment ends a gap.
     """
 
     label: str
