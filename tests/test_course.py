@@ -25,7 +25,7 @@ from agentflow.lab.course import FIRST, LATE, Stage
 from agentflow.lab.exercise import NOT_SOLVED
 from agentflow.lab.laboratory import fresh_laboratory
 from agentflow.lab.outline import MAX_HINTS, Exercise, Option, Outline, Question
-from agentflow.lab.record import PASSED, Kept, Record, attempt, exercise, open_record, predicted
+from agentflow.lab.record import PASSED, Kept, Record, attempt, exercise, open_record, predicted, the_record
 from tests.conftest import drop
 from tests.helpers import database_of_its_own
 
@@ -313,7 +313,7 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     kept: Record, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = course.stage(START)
-    monkeypatch.setattr(course, "open_record", lambda: (_ for _ in ()).throw(AgentFlowError("away")))
+    monkeypatch.setattr(record, "open_record", lambda: (_ for _ in ()).throw(AgentFlowError("away")))
     laboratory.let_go("course", "record")
     assert "away" in shown(opened.predict(ASKED, answer=2))
     monkeypatch.undo()
@@ -326,17 +326,17 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
 def test_the_first_cell_again_looks_for_the_server_anew(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was started anew may be another one: what was open belongs to the one that is gone."""
     course.stage(START)
-    before = course._record()
+    before = the_record()
     closed: list[bool] = []
     monkeypatch.setattr(before.engine.database, "close", lambda: closed.append(True))
     course.stage(START)
     assert closed
-    assert course._record() is not before
+    assert the_record() is not before
 
 
 def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is open when the server goes: the first cell is patient, those after it ask once."""
-    engine = course._record().engine
+    engine = the_record().engine
     waited: list[float] = []
     monkeypatch.setattr(engine.database.give_up, "wait", lambda seconds: waited.append(seconds) or True)
     monkeypatch.setattr(engine.database, "execute", lambda *_: (_ for _ in ()).throw(DatabaseAway("away")))
