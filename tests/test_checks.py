@@ -80,6 +80,19 @@ def test_a_lost_effect_is_named(done: Engine) -> None:
         checks.one_effect(done, "request-1")
 
 
+def test_a_workflow_too_few_one_that_is_open_and_a_lost_effect_are_all_named(done: Engine) -> None:
+    assert checks.nothing_lost(done, workflows=1) == "1 workflow completed, one effect for each planned action"
+    with pytest.raises(AssertionError, match="workflows: found 1 row, expected 2"):
+        checks.nothing_lost(done, workflows=2)
+    done.create_workflow("x", workflow_id="request-2")
+    with pytest.raises(AssertionError, match="workflows, row 'request-2', column status: found ready"):
+        checks.nothing_lost(done, workflows=2)
+    done.run_until_idle("B")
+    tamper(done, "DELETE FROM {w}.tool_ledger WHERE workflow_id = 'request-2'")
+    with pytest.raises(AssertionError, match="tool_ledger: no row has idempotency_key 'request-2:resolve-account'"):
+        checks.nothing_lost(done, workflows=2)
+
+
 def test_a_wrong_number_of_attempts_is_named(done: Engine) -> None:
     with pytest.raises(AssertionError, match=r"tool_ledger, row \d+, column attempts: found 1, expected 2"):
         checks.attempts(done, "request-1", 2)
