@@ -423,6 +423,15 @@ def test_a_server_without_a_free_connection_is_told_as_that_before_anything_move
         assert stepper.step("A").passed
 
 
+def test_a_worker_that_never_comes_to_an_end_is_stopped_and_told_of(
+    stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.stepper.MAX_TIMES", 3)
+    with pytest.raises(LaneError, match="A made 3 moves without an end"):
+        stepper.move("A*")
+    assert stepper.line == "A*3"
+
+
 # -- a race ------------------------------------------------------------------------------------------------------------
 
 
