@@ -304,6 +304,12 @@ PLANTED = [
         "attempts and crashes are the history's", "history", "recovered n=",
     ),
     Planted(
+        "a claim that counts fewer crashes than there were",
+        "UPDATE {s}.history SET detail = (detail::jsonb || '{{\"crashes\": -1}}')::json WHERE workflow_id = 'recovered' "
+        "AND transaction = 'claim' AND fence_token = 2",
+        "attempts and crashes are the history's", "history", "recovered n=",
+    ),
+    Planted(
         "a recovery that is not in the row",
         "UPDATE {s}.workflows SET recovery_started_at = NULL WHERE id = 'recovered'",
         "a recovery begins with its claim", "workflows", "recovered",
