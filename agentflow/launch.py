@@ -47,9 +47,13 @@ def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
 
 
 def become(parts: list[str], schema: str) -> NoReturn:
-    """This process is JupyterLab now (on Windows: waits for it); its kernels find the schema in AGENTFLOW_SCHEMA."""
-    configured = os.pathsep.join(filter(None, [str(JUPYTER), os.environ.get("JUPYTER_CONFIG_PATH")]))
-    environment = os.environ | {"AGENTFLOW_SCHEMA": schema, "JUPYTER_CONFIG_PATH": configured}
+    """This process is JupyterLab now (on Windows: waits for it).
+
+    Its kernels find the schema in AGENTFLOW_SCHEMA, and its terminals find the command `agentflow`.
+    """
+    own = {"JUPYTER_CONFIG_PATH": JUPYTER, "PATH": Path(sys.executable).parent}
+    before = {name: os.pathsep.join(filter(None, [str(own[name]), os.environ.get(name)])) for name in own}
+    environment = os.environ | before | {"AGENTFLOW_SCHEMA": schema}
     sys.stdout.flush()
     if sys.platform == "win32":
         sys.exit(subprocess.run(parts, env=environment, check=False).returncode)

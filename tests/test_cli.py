@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -562,7 +564,9 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
         name: str(tmp_path / name.lower())
         for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR")
     }
-    env = environment(DATABASE_URL=url, JUPYTER_TOKEN=None, **places)
+    env = environment(
+        DATABASE_URL=url, JUPYTER_TOKEN=None, JUPYTER_CONFIG_PATH=os.pathsep.join(["/one", "/two"]), **places
+    )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     with running(
@@ -582,7 +586,10 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
         ).text
         config = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
         assert "@jupyterlab/apputils-extension:announcements" in config["disabledExtensions"]  # it asks about news
-        assert psutil.Process(process.pid).environ()["AGENTFLOW_SCHEMA"] == engine.database.schema
+        its = psutil.Process(process.pid).environ()
+        assert its["AGENTFLOW_SCHEMA"] == engine.database.schema
+        assert its["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+        assert its["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["/one", "/two"]
         process.send_signal(signal.SIGTERM)
         eventually(lambda: process.poll() is not None, 60)
 

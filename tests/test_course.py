@@ -378,6 +378,19 @@ def test_hints_come_one_at_a_time_and_are_kept(stage: Stage, kept: Record) -> No
     ]
 
 
+def test_a_hint_asked_for_in_a_cell_stands_on_the_page_that_shows_them(stage: Stage) -> None:
+    hints = stage.exercise(TASK)
+    assert hints._repr_mimebundle_()
+    stage.hint(TASK)
+    page = hints.view.children[-1].value  # type: ignore[union-attr]
+    assert "Hint 1: " in page and "Hint 2: " not in page and "Hints shown: 1 of 3." in page
+    stage.outline = replace(
+        stage.outline, exercises=(replace(stage.outline.exercise(TASK), judge=lambda call: call()),)
+    )
+    stage.check(TASK, lambda: "Solved: well.")
+    assert "You solved it." in hints.view.children[-1].value  # type: ignore[union-attr]
+
+
 def test_a_static_page_folds_each_hint_into_the_one_before(stage: Stage) -> None:
     html = stage.exercise(TASK)._repr_mimebundle_()["text/html"]
     assert re.findall(r"Hint \d|</details>", html) == ["Hint 1", "Hint 2", "Hint 3", *["</details>"] * 3]

@@ -169,8 +169,16 @@ def test_a_picture_from_elsewhere_is_refused(source: str, tmp_path: Path) -> Non
 
 def test_a_notebook_that_was_not_executed_is_refused(tmp_path: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), tmp_path / "x.ipynb")
-    with pytest.raises(AgentFlowError, match="was not executed"):
+    with pytest.raises(AgentFlowError, match="was not executed to its end: the cell `1` never ran"):
         build([tmp_path / "x.ipynb"], tmp_path / "site")
+
+
+def test_the_empty_cell_that_jupyterlab_adds_at_the_end_is_no_part_of_a_page(tmp_path: Path) -> None:
+    """Shift+Enter on the last cell adds one, so whoever has finished the course has one in the last notebook."""
+    title, empty = nbformat.v4.new_markdown_cell("# X"), nbformat.v4.new_code_cell("")
+    nbformat.write(nbformat.v4.new_notebook(cells=[title, empty]), tmp_path / "x.ipynb")
+    build([tmp_path / "x.ipynb"], tmp_path / "site")
+    assert 'class="source"' not in (tmp_path / "site" / "x.html").read_text()
 
 
 # --- in a browser

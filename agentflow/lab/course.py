@@ -18,7 +18,7 @@ from .entries import Row
 from .exercise import SOLVED as SAYS_SOLVED
 from .exercise import is_number, judged
 from .look import Table
-from .outline import SURE, Outline, Question
+from .outline import SURE, Exercise, Outline, Question
 from .record import PASSED, SOLVED, Record, predicted, the_record
 from .said import Said
 
@@ -53,6 +53,7 @@ class Stage:
     def __init__(self, told: Outline, opened: Callable[[], Record]) -> None:
         self.outline, self._desk = told, Desk(told, opened)
         self._asked: dict[str, Prompt] = {}
+        self._helped: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}
 
     def sit_down(self) -> None:
@@ -123,6 +124,7 @@ class Stage:
         """The exercise's hints, to be shown one at a time, and whether it is solved."""
         hints = Hints(self.outline.exercise(name), self._desk, lambda: self.hint(name))
         laboratory.keep("hints", f"{self.outline.name}/{name}", hints)
+        self._helped[name] = hints
         return hints
 
     def hint(self, name: str) -> Said:
@@ -133,7 +135,7 @@ class Stage:
         self._hinted[name] = number
         if number > len(chosen.hints):
             return self._said(["These are all the hints.", *(_hint(n, hint) for n, hint in enumerate(chosen.hints, 1))])
-        self._desk.keep_exercise(chosen, f"hint {number}")
+        self._keep_exercise(chosen, f"hint {number}")
         return self._said([_hint(number, chosen.hints[number - 1])])
 
     def check(self, name: str, function: Callable[..., Any], *more: Any) -> Said:
@@ -142,8 +144,14 @@ class Stage:
         verdict = judged(chosen.judge, function, *more)
         if not verdict.startswith(SAYS_SOLVED):
             return Said([verdict])
-        self._desk.keep_exercise(chosen, SOLVED)
+        self._keep_exercise(chosen, SOLVED)
         return self._said([verdict])
+
+    def _keep_exercise(self, chosen: Exercise, event: str) -> None:
+        """The event is kept, and the exercise's hints on the page say so."""
+        self._desk.keep_exercise(chosen, event)
+        if chosen.name in self._helped:
+            self._helped[chosen.name].refresh()
 
     # -- the end of a stage ------------------------------------------------------------------------------------------
 
