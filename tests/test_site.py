@@ -98,6 +98,25 @@ def test_no_page_fetches_anything_and_every_local_link_leads_somewhere(site: lis
             assert not place or place in {attributes.get("id") for _, attributes in Parts(other).elements}
 
 
+def test_the_policy_of_each_page_lets_a_browser_fetch_nothing(site: list[Path]) -> None:
+    for page in site:
+        policies = [
+            meta["content"] for meta in Parts(page).all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
+        ]
+        assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+        first_style = page.read_text(encoding="utf-8").index("<style>")
+        assert page.read_text(encoding="utf-8").index("Content-Security-Policy") < first_style
+
+
+def test_a_cell_that_failed_on_purpose_shows_its_error_and_nothing_of_the_machine(tmp_path: Path) -> None:
+    failed = nbformat.v4.new_output("error", ename="LostLease", evalue="1 < 2", traceback=["/home/somebody/x.py"])
+    cell = nbformat.v4.new_code_cell("late()", execution_count=1, outputs=[failed])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "failed.ipynb")
+    text = build([tmp_path / "failed.ipynb"], tmp_path / "site")[1].read_text(encoding="utf-8")
+    assert "<pre>LostLease: 1 &lt; 2</pre>" in text
+    assert "somebody" not in text
+
+
 def test_a_link_to_a_file_that_is_no_page_leads_nowhere_and_a_source_on_the_web_stays(site: list[Path]) -> None:
     text = site[2].read_text(encoding="utf-8")
     assert "architecture.md" not in text

@@ -19,7 +19,7 @@ from .exercise import SOLVED as SAYS_SOLVED
 from .exercise import is_number, judged
 from .look import Table
 from .outline import SURE, Exercise, Outline, Question
-from .record import PASSED, SOLVED, Record, open_record, predicted
+from .record import PASSED, SOLVED, Record, predicted, the_record
 from .said import Said
 
 LATE = "This does not count."
@@ -30,14 +30,14 @@ def stage(name: str) -> Stage:
     """The stage of this notebook, where the learner left it. Raises LookupError if the course has no such stage."""
     told = stages.outline(name)
     laboratory.let_go("course", "record")  # the first cell again finds a server that was started anew
-    chosen = Stage(told, _record)
+    chosen = Stage(told, the_record)
     chosen.sit_down()
     return chosen
 
 
 def progress() -> Said:
     """Where the learner is: which stages are finished, what was predicted and solved, and what comes next."""
-    desks = [Desk(told, _record) for told in stages.COURSE]
+    desks = [Desk(told, the_record) for told in stages.COURSE]
     rows = [_progress_row(desk) for desk in desks]
     trouble = next((desk.trouble for desk in desks if desk.trouble), "")
     coming = next((row["stage"] for row in rows if row["finished"] != "yes"), None)
@@ -176,16 +176,6 @@ class Stage:
     def __repr__(self) -> str:
         asked, tasks = len(self.outline.questions), len(self.outline.exercises)
         return f"{self.outline.title}: {self.outline.minutes} minutes, questions: {asked}, exercises: {tasks}"
-
-
-def _record() -> Record:
-    """The record, opened once until somebody lets it go. Raises AgentFlowError."""
-    found = laboratory.opened("course", "record")
-    if isinstance(found, Record):
-        return found
-    record = open_record()
-    laboratory.keep("course", "record", record)
-    return record
 
 
 def _compared(question: Question, said: Mapping[str, Any]) -> str:
