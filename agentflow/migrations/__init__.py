@@ -10,6 +10,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
+from psycopg.errors import DuplicateTable
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
@@ -55,6 +56,12 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         ) from error
     except DBAPIError as error:
         said = str(error.orig).strip().partition("\n")[0]
+        if isinstance(error.orig, DuplicateTable):
+            raise AgentFlowError(
+                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one are "
+                f'left. Nothing was changed; if nobody needs them, run DROP SCHEMA IF EXISTS "{database.schema}", '
+                f'"{database.schema}{WORLD_SUFFIX}" CASCADE; in psql, and try again.'
+            ) from error
         kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
         raise kind(
             f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; mend "
