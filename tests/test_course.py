@@ -15,6 +15,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -332,6 +333,45 @@ def test_the_first_cell_again_looks_for_the_server_anew(schema: str, monkeypatch
     course.stage(START)
     assert closed
     assert the_record() is not before
+
+
+def test_what_was_revealed_while_nothing_could_be_kept_is_not_predicted_afterwards(
+    kept: Record, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = the_record().engine
+    with monkeypatch.context() as away:
+        away.setattr(engine.database, "execute", lambda *_: (_ for _ in ()).throw(DatabaseAway("away")))
+        away.setattr(engine.database, "patience", 0.0)
+        assert "away" in shown(stage.reveal(ASKED))
+    assert LATE in shown(stage.predict(ASKED, answer=3))
+    assert kept.read(f"{START}:1").events == {predicted(ASKED): None}
+    stage.again()
+    assert "You said 3" in shown(stage.predict(ASKED, answer=3))
+
+
+def test_an_answer_that_could_not_be_kept_is_said_even_if_the_page_can_be_read_again(
+    stage: Stage, server: str, kept: Record
+) -> None:
+    asked = stage.predict(ASKED)
+    with psycopg.connect(server.replace("+psycopg", "")) as somebody:
+        somebody.execute("SELECT FROM a_course.workflows FOR UPDATE")
+        asked.choose(3, "guess")
+        assert asked.note.startswith("Nothing is kept now, and you can go on.")
+        assert asked.note in shown(asked)
+        assert kept.read(f"{START}:1").events == {}
+    asked.choose(3, "guess")
+    assert (asked.note, "You said 3" in shown(asked)) == ("", True)
+
+
+def test_a_locked_row_of_the_course_does_not_keep_a_cell_waiting_for_ever(
+    stage: Stage, server: str, kept: Record
+) -> None:
+    kept.keep(f"{START}:1", predicted(ASKED), None)
+    kept.engine.create_workflow({}, name="exercise", workflow_id="held")
+    with psycopg.connect(server.replace("+psycopg", "")) as somebody:
+        somebody.execute("SELECT FROM a_course.workflows WHERE id = 'held' FOR UPDATE")
+        assert kept.engine.runnable(["exercise"])
+        assert kept.keep(f"{START}:1", PASSED, True).events[PASSED] is True
 
 
 def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

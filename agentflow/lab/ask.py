@@ -101,7 +101,7 @@ class Prompt(_Shown):
             stands = f"{CLOSED} {AGAIN}"
         else:
             stands = OPEN
-        return " ".join(part for part in (self.note, stands, self.desk.trouble) if part)
+        return " ".join(dict.fromkeys(part for part in (self.note, stands, self.desk.trouble) if part))
 
     def choose(self, number: int | None, sure: str) -> None:
         """The answer was sent, and the page says how the question stands."""

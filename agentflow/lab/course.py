@@ -55,6 +55,7 @@ class Stage:
         self._asked: dict[str, Prompt] = {}
         self._helped: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}
+        self._revealed: set[str] = set()  # also while nothing can be kept
 
     def sit_down(self) -> None:
         """The newest attempt goes on; one that was read through without a prediction is left, and another begun."""
@@ -82,8 +83,10 @@ class Stage:
         if sure not in SURE:
             return f"Say how sure you are with one of these: {', '.join(f'sure={how!r}' for how in SURE)}."
         given = {"answer": answer, "sure": sure}
-        kept = self._desk.keep(predicted(name), given)
-        if kept is None or kept.answer(name) == given:
+        kept = self._desk.keep(predicted(name), None if name in self._revealed else given)
+        if kept is None:
+            return self._desk.trouble
+        if kept.answer(name) == given:
             return ""
         return FIRST if kept.answer(name) else LATE
 
@@ -91,6 +94,7 @@ class Stage:
         """What is right, beside what was predicted and the idea behind it; from now on no answer counts."""
         question = self.outline.question(name)
         kept = self._desk.keep(predicted(name), None)
+        self._revealed.add(name)
         lines = [f"It is {question.right}: {question.options[question.right - 1].says}. {question.because}"]
         if kept and (said := kept.answer(name)):
             lines.append(_compared(question, said))
@@ -114,6 +118,7 @@ class Stage:
     def again(self) -> Said:
         """A new attempt has begun, in which every question is open; the earlier answers are kept beside it."""
         kept = self._desk.again()
+        self._revealed.clear()
         for asked in self._asked.values():
             asked.refresh("")
         return self._said([f"Attempt {kept.number} begins: run the cells from the top."] if kept else [])
