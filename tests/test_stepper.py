@@ -719,7 +719,7 @@ def test_rows_locked_by_an_open_transaction_are_told_with_who_holds_them(
     try:
         engine = fresh_laboratory("t_held")
         engine.create_workflow(REQUESTS[0])
-        with psycopg.connect(url, application_name="psql") as somebody:
+        with psycopg.connect(url.replace("+psycopg", ""), application_name="psql") as somebody:
             somebody.execute("SELECT FROM t_held.workflows FOR UPDATE")
             process = somebody.info.backend_pid
             with pytest.raises(DatabaseAway, match=rf"still open, of psql \(process {process}\)\. .* with ROLLBACK"):
