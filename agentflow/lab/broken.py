@@ -108,7 +108,7 @@ _GUARDS = (
     Broken(
         "fence_token",
         "Writes do not compare the token, so a claim that was taken over still looks like a claim.",
-        "NousResearch/hermes-agent#86969",
+        "NousResearch/hermes-agent#99283",
         _without(_TOKEN, *GUARDED, "load"),
     ),
     Broken(
@@ -120,7 +120,7 @@ _GUARDS = (
     Broken(
         "lease_expiry",
         "Writes do not look whether the lease has ended, so a late worker writes until somebody takes over.",
-        "opentripplanner/OpenTripPlanner#2048",
+        "imtms/tagent-core#56",
         _without(_UNEXPIRED, *GUARDED),
     ),
     Broken(
@@ -152,7 +152,7 @@ _OTHERS = (
     Broken(
         "key_from_position",
         "The key counts the calls that this run executes; a successor, which replays some, counts to another number.",
-        "openclaw/openclaw#84383",
+        "openclaw/openclaw#127378",
         journal=KeyFromPosition,
     ),
     Broken(
@@ -164,7 +164,7 @@ _OTHERS = (
     Broken(
         "fence_read_first",
         "Token, owner and lease are read by one statement and trusted by the next: what was read may be old by then.",
-        "sipyourdrink-ltd/bernstein#5909",
+        "sipyourdrink-ltd/bernstein#5908",
         _FOUR,
         (READ_FENCE,),
         engine=ReadsFence,
@@ -172,7 +172,7 @@ _OTHERS = (
     Broken(
         "claim_reads_first",
         "A claim reads a runnable row and writes it in a second statement: two workers read it before either writes.",
-        "vishnukothakapu/linkid#409",
+        "vishnukothakapu/linkid#397",
         (
             Edit("claim", "WHERE status = 'ready'\n" + _ORDERED, "WHERE id = %(p_next)s\n      AND status = 'ready'\n"),
             Edit("claim", _RISES, "SET fence_token = %(p_read_token)s + 1"),
@@ -200,7 +200,7 @@ _OTHERS = (
     Broken(
         "status_only",
         "Writes ask only whether the workflow is unfinished, not who they are.",
-        "nazarli-shabnam/clevis#215",
+        "nazarli-shabnam/clevis#253",
         _BY_STATUS,
     ),
     Broken(
