@@ -66,6 +66,8 @@ class Database:
             raise BadName(
                 f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another."
             )
+        if schema == "information_schema" or schema.startswith("pg_"):
+            raise BadName(f"schema {schema!r} belongs to PostgreSQL itself; choose another.")
         self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()

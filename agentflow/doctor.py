@@ -14,7 +14,7 @@ from . import server
 from .database import Database
 from .errors import AgentFlowError, ServerError
 from .front import is_embedded
-from .migrations import LABORATORY, standing
+from .migrations import LABORATORY, standing, way_out
 from .trouble import MAKE_ROOM, is_full
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
@@ -157,9 +157,13 @@ def _schema(database: Database) -> Iterator[Finding]:
         "missing": "has no AgentFlow tables",
         "old": "has older tables",
         "current": "has today's tables",
+        "damaged": "lacks tables that it was given",
         "newer": "was migrated by a newer AgentFlow",
     }[how]
-    mend = "Install that version, or choose another --schema." if how == "newer" else "Run `agentflow migrate`."
+    mend = {
+        "newer": "Install that version, or choose another --schema.",
+        "damaged": f"If nobody needs what is left, {way_out(database.schema)}, then `agentflow migrate`.",
+    }.get(how, "Run `agentflow migrate`.")
     yield Finding("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
         laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY

@@ -226,6 +226,21 @@ def test_doctor_on_an_empty_schema_names_the_command(run: Run, schema: Any) -> N
     assert "agentflow migrate" in findings(done)["schema"]["mend"]
 
 
+@pytest.mark.parametrize("lost", ["{schema}.history", "{schema}_world.tool_ledger"])
+def test_a_schema_that_lost_a_table_is_not_well_and_is_told_what_ends_that(run: Run, schema: Any, lost: str) -> None:
+    database: Database = schema()
+    migrate(database)
+    with database.alchemy.connect() as connection:
+        connection.execute(text(f"DROP TABLE {lost.format(schema=database.schema)} CASCADE"))
+        done = run("doctor", "--json", "--schema", database.schema)
+        assert (done.returncode, findings(done)["schema"]["ok"]) == (1, False)
+        done = run("migrate", "--schema", database.schema)
+        assert (done.returncode, "lacks tables that it was given" in done.stderr) == (1, True)
+        connection.execute(text(done.stderr.partition("run ")[2].partition(" in psql")[0]))
+    assert run("migrate", "--schema", database.schema).returncode == 0
+    assert findings(run("doctor", "--json", "--schema", database.schema))["schema"]["ok"] is True
+
+
 def test_doctor_sees_that_commits_are_not_durable(run: Run, url: str) -> None:
     separator = "&" if "?" in url else "?"
     done = run("doctor", "--json", DATABASE_URL=f"{url}{separator}options=-csynchronous_commit%3Doff")

@@ -244,6 +244,11 @@ PROVOKED: dict[str, Provocation] = {
     "name too long": ("BadName", lambda e: e.cancel_workflow("x" * 201), ["workflow id", "201", "choose another"]),
     "name with NUL": ("BadName", lambda e: e.cancel_workflow("a\0b"), ["workflow id", "'a\\x00b'", "choose another"]),
     "name of a schema": ("BadName", lambda e: Database("postgresql://x/y", "Ünï"), ["schema 'Ünï'", "choose another"]),
+    "name of PostgreSQL's own": (
+        "BadName",
+        lambda e: Database("postgresql://x/y", "information_schema"),
+        ["belongs to PostgreSQL", "choose another"],
+    ),
     "id twice in a batch": (
         "BadName",
         lambda e: e.create_workflows([1, 1], workflow_ids=["x", "x"]),

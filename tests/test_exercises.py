@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -12,11 +14,13 @@ import pytest
 from agentflow import Engine
 from agentflow.lab import stages
 from agentflow.lab.checks import CheckFailed
-from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.exercise import NOT_SOLVED, SOLVED, asked, judged
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.look import query
 from agentflow.lab.stepper import Stepper
 from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
+
+ONE: Any = 1
 
 
 def test_every_exercise_has_a_solution_under_its_name() -> None:
@@ -25,6 +29,17 @@ def test_every_exercise_has_a_solution_under_its_name() -> None:
         assert [
             exercise.name for exercise in told.exercises if not callable(getattr(module, exercise.name, None))
         ] == []
+
+
+@pytest.mark.parametrize(("given", "kind"), [(None, "nothing"), (1, "a number"), ("A*", "a text")])
+def test_what_is_no_function_is_told_as_that(given: Any, kind: str) -> None:
+    with pytest.raises(CheckFailed, match=f"calls your function itself, and was given {kind}: pass its name.$"):
+        judged(lambda function: str(function()), given)
+
+
+def test_only_a_step_that_was_given_a_value_is_told_of_lambda() -> None:
+    with pytest.raises(CheckFailed, match=r"'int' object is not callable, at `.*`\.$"):
+        judged(lambda function: str(asked("when called", function)), lambda: ONE())
 
 
 def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_are_not(engine: Engine) -> None:
@@ -67,6 +82,11 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
             "says 3 for .*They have 1, 2 and 0 rows in tool_ledger: your number does not depend on workflow_id",
         ),
         (first_row, "says 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it"),
+        (
+            lambda _e, w: 1 if w == "request-1" else 2 if w.startswith("doubled") else 0,
+            "says 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it",
+        ),
+        (lambda _e, _w: sys.exit(), "raised SystemExit for request-1, at `.*`.$"),
         (lambda _e, _w: None, "does it end with `return`"),
         (
             lambda e, w: query(e, sql, id=w),
@@ -116,6 +136,11 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         run.side_effect("send-ticket", key="send-ticket", arguments=run.run_id)
         return run.run_id
 
+    def under_another_key(run: Any, _request: str) -> Any:
+        ticket = run.step("ticket", lambda: next(made_up))
+        run.side_effect("send-ticket", key=str(random.random()), arguments=ticket)
+        return ticket
+
     def empty(run: Any, _request: str) -> Any:
         run.side_effect("send-ticket", key="send-ticket")
 
@@ -126,6 +151,10 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         ),
         (constant, "Another request got the same ticket, 42: two customers cannot share one"),
         (lambda run, _: made_in_a_step(run, of=lambda: 42), "Another request got the same ticket, 42"),
+        (
+            lambda run, _: made_in_a_step(run, of=7),
+            r"run\.step\(\) takes a function, which it calls itself: put `lambda:`",
+        ),
         (by_name, "The ticket run-1 is the same after the crash, and no checkpoint holds it: it was not made up"),
         (empty, "its arguments are None: the customer reads no ticket"),
         (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Your function returned without a call"),
@@ -134,7 +163,19 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
             r"One run sent 2 messages: (\d+), \1\. The customer wants one",
         ),
         (lambda run, _: made_in_a_step(run, returns=False), r"The customer saw \d+, and your function returns nothing"),
-        (lambda run, _: made_in_a_step(run) + 1, r"The customer saw (\d+) and your function returns \d+"),
+        (
+            lambda run, _: made_in_a_step(run) + 1,
+            r"The customer saw (\d+), a number, and your function returns \d+, a number.",
+        ),
+        (
+            lambda run, _: int(made_in_a_step(run, of=lambda: str(next(made_up)))),
+            r"The customer saw (\d+), a text, and your function returns \1, a number. Send the ticket itself",
+        ),
+        (
+            under_another_key,
+            r"under the key run-1:0\.\d+, and after the crash under run-1:0\.\d+: to the tool these are two",
+        ),
+        (lambda run, _: run.wait_for_event("reply", "reply"), "waits for an event, and nobody delivers one here"),
         (lambda run, _: run.step("ticket", 5), "'int' object is not callable, at .*put `lambda:` before the value"),
     ]
     for wrong, hint in hints:
@@ -193,7 +234,12 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
     judge = stages.outline("03-leases-and-fencing").exercise("guard").judge
     row, owner, token, runs = (part.strip() for part in leases_and_fencing.guard().split("AND"))
     whole = " AND ".join((row, owner, token, runs))
-    for accepted in (leases_and_fencing.guard(), f"WHERE {whole}", f"{whole} AND status = 'ready'"):
+    for accepted in (
+        leases_and_fencing.guard(),
+        f"WHERE {whole}",
+        f"{whole} AND status = 'ready'",
+        f"{whole} -- and nobody else",
+    ):
         assert judged(judge, lambda accepted=accepted: accepted, engine).startswith(SOLVED)
 
     def stub() -> str:
@@ -211,7 +257,12 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
             f"{row} AND {owner} AND {token}",
             "column lease_expires_at: A's lease ended a second ago, and your guard lets A",
         ),
-        (whole.replace("clock_timestamp", "now"), "like now.., is that at which the transaction began"),
+        (whole.replace("clock_timestamp", "now"), "like now.., is that at which the statement or its transaction"),
+        (
+            whole.replace("clock_timestamp", "statement_timestamp"),
+            "the lease ended while the write waited for its turn",
+        ),
+        ("  ", "returns an empty text. Return the condition"),
         (whole.replace(">", "<"), "your guard does not let A write"),
         (f"{whole} AND lease_owner IS NULL", "your guard does not let A write"),
         (

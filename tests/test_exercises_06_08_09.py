@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -89,7 +90,14 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         (number("SELECT count(*) FROM tool_ledger"), "Your function says 1, and 0 is right"),
         (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function says 1, and 0 is right"),
         (number("SELECT nothing FROM tool_ledger"), "ProgrammingError for the laboratory of this notebook"),
-        (number(f"SELECT sum(n - 1) {EACH}"), "returns a NoneType for the laboratory of this notebook, NULL"),
+        (number(f"SELECT sum(n - 1) {EACH}"), "returns nothing for the laboratory of this notebook, NULL"),
+        (lambda engine: Decimal("NaN"), "returns a Decimal for the laboratory of this notebook"),
+        (
+            number(
+                "SELECT count(*) FROM (SELECT 1 FROM tool_ledger GROUP BY workflow_id, action HAVING count(*) > 1) AS d"
+            ),
+            "three effects of one action, under three keys. Your function says 1, and 2 is right",
+        ),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
         (lambda engine: 0, "Your function says 0, and 1 is right"),
         (
@@ -228,6 +236,10 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         (lambda: (1, 2, 3), "Yours is a tuple."),
         (lambda: dict.fromkeys(("chat", "video", "rates"), 30), "chat: 30 is a number. Return Policy(...)."),
         (lambda: int("x"), "Your function raised ValueError when it was called"),
+        (with_(chat=Policy(lease_seconds=float("nan"))), "chat: lease_seconds is NaN, a float. Give seconds"),
+        (with_(video=Policy(lease_seconds="1200")), "video: lease_seconds is 1200, a text. Give seconds"),  # type: ignore[arg-type]
+        (with_(rates=Policy(max_attempts=12.5)), "rates: max_attempts is 12.5. Give a whole number"),  # type: ignore[arg-type]
+        (with_(rates=Policy(max_attempts=10**9, first_delay=1)), "rates: max_attempts is 1000000000. Give a whole"),
     ],
 )
 def test_settings_that_do_not_fit_are_told_which_figure(wrong: Callable[[], Any], says: str) -> None:

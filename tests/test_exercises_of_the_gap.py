@@ -24,6 +24,7 @@ from tests.solutions import suspend_and_resume, the_acknowledgment_gap
 KEY = stages.outline("04-the-acknowledgment-gap").exercise("key_for").judge
 WAKEUP = stages.outline("05-suspend-and-resume").exercise("lost_wakeup").judge
 COUNTED = itertools.count(7)
+REMEMBERED: dict[tuple[str, str], str] = {}
 
 
 def stub(*_: Any) -> Any:
@@ -54,6 +55,8 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, _a: f"{w}-{time.time()}", "holds the clock"),
     (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
     (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
+    (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What a process remembers"),
+    (lambda w, a: f"{w}\0{a}", "PostgreSQL text fields cannot contain NUL"),
     (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
     (
         lambda w, _a: w,

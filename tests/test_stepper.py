@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy import text
 
 from agentflow import Boundary, Database, Engine, Policy, migrate
 from agentflow.errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError, NotALaboratory
+from agentflow.front import open_engine
+from agentflow.lab import laboratory
 from agentflow.lab.capsule import capture, first_divergence
 from agentflow.lab.checker import check
 from agentflow.lab.laboratory import PATIENT, fresh_laboratory, let_go, schema_of
@@ -407,6 +413,30 @@ def test_a_recovery_that_was_not_waited_for_is_ended_by_its_last_move_again(engi
         assert stepper.line == "workflow=slow A. A! expire B*"
 
 
+def test_a_server_without_a_free_connection_is_told_as_that_before_anything_moves(
+    poor: tuple[Engine, str], engine: Engine
+) -> None:
+    other, role = poor
+    with Stepper(other) as stepper:
+        stepper.engine.database.close()
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT 0")
+        with pytest.raises(DatabaseAway, match="has no connection left") as caught:
+            stepper.step("A")
+        assert "does not answer" not in str(caught.value)
+        assert stepper.line == ""
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        assert stepper.step("A").passed
+
+
+def test_a_worker_that_never_comes_to_an_end_is_stopped_and_told_of(
+    stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.stepper.MAX_TIMES", 3)
+    with pytest.raises(LaneError, match="A made 3 moves without an end"):
+        stepper.move("A*")
+    assert stepper.line == "A*3"
+
+
 # -- a race ------------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +448,22 @@ def test_a_race_is_written_down_in_the_order_that_the_database_saw(engine: Engin
         raced = capture(stepper)
     assert raced.outcome["workflows_completed"] == 2
     assert first_divergence(raced, raced.play_again(engine)) is None
+
+
+def test_two_claims_of_a_race_stand_in_the_order_of_their_rows_whatever_their_clocks_say(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim reads the clock a moment before it commits; what it got says who came first."""
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        moved = stepper.race("A", "B")
+        assert [one.passed.workflow for one in moved if one.passed] == ["request-1", "request-2"]
+        late = datetime.now(UTC) + timedelta(hours=1)
+        real = stepper.engine.history
+        ahead = {"request-1": late, "request-2": late - timedelta(minutes=1)}
+        monkeypatch.setattr(
+            stepper.engine, "history", lambda name: [{**entry, "at": ahead[name]} for entry in real(name)]
+        )
+        assert (stepper._order_seen(*moved), stepper._order_seen(*reversed(moved))) == (-1, 1)
 
 
 def test_in_a_race_for_one_workflow_one_worker_claims_and_the_other_is_idle(stepper: Stepper) -> None:
@@ -631,6 +677,56 @@ def test_people_who_share_a_database_have_laboratories_of_their_own(url: str, mo
             drop(engine.database)
     monkeypatch.setenv("AGENTFLOW_SCHEMA", "agentflow")
     assert schema_of("t_shared") == "t_shared"
+
+
+@pytest.mark.parametrize(
+    "lost", ["TABLE t_halved.history", "TABLE t_halved_world.tool_ledger", "SCHEMA t_halved_world"]
+)
+def test_a_laboratory_that_lost_tables_is_made_anew(url: str, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    try:
+        with fresh_laboratory("t_halved").database.alchemy.connect() as connection:
+            connection.execute(text(f"DROP {lost} CASCADE"))
+        engine = fresh_laboratory("t_halved")
+        engine.create_workflow(REQUESTS[0], workflow_id="request-1")
+        assert engine.run_once("A")
+    finally:
+        let_go("engine", "t_halved")
+        drop(Database(url, "t_halved"))
+
+
+def test_tables_that_an_earlier_schema_left_are_told_with_what_ends_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    try:
+        with fresh_laboratory("t_left").database.alchemy.connect() as connection:
+            connection.execute(text("DROP SCHEMA t_left CASCADE"))
+            with pytest.raises(AgentFlowError, match="tables of an earlier one are left") as told:
+                fresh_laboratory("t_left")
+            connection.execute(text(str(told.value).partition("run ")[2].partition(" in psql")[0]))
+        assert fresh_laboratory("t_left").list_workflows() == []
+    finally:
+        let_go("engine", "t_left")
+        drop(Database(url, "t_left"))
+
+
+def test_rows_locked_by_an_open_transaction_are_told_with_who_holds_them(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setattr(laboratory, "open_engine", functools.partial(open_engine, patience=0))
+    try:
+        engine = fresh_laboratory("t_held")
+        engine.create_workflow(REQUESTS[0])
+        with psycopg.connect(url, application_name="psql") as somebody:
+            somebody.execute("SELECT FROM t_held.workflows FOR UPDATE")
+            process = somebody.info.backend_pid
+            with pytest.raises(DatabaseAway, match=rf"still open, of psql \(process {process}\)\. .* with ROLLBACK"):
+                fresh_laboratory("t_held")
+    finally:
+        let_go("engine", "t_held")
+        drop(Database(url, "t_held"))
 
 
 def test_a_fresh_laboratory_refuses_a_schema_with_somebody_elses_workflows(

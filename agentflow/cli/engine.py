@@ -23,7 +23,7 @@ from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..front import Engine, find_database, is_embedded, open_engine
 from ..gate import LOOPBACK
 from ..log import log_event
-from ..migrations import LABORATORY, migrate, standing
+from ..migrations import LABORATORY, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
 from ..schema import DEFAULT_SCHEMA
@@ -133,6 +133,11 @@ def migrate_schema(
     """Give the schema today's tables; again changes nothing."""
     database = find_database(schema, patience=PATIENCE)
     before = standing(database)
+    if before == "damaged":
+        raise AgentFlowError(
+            f"schema {schema!r} at {database.where} lacks tables that it was given, and they cannot be made again one by one. "
+            f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
+        )
     migrate(database, laboratory=laboratory or is_embedded())
     marked = _is_laboratory(database)
     if as_json:

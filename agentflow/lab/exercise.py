@@ -18,16 +18,26 @@ from .schedule import Schedule, parse
 
 NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
 SOLVED = "Solved"
+RUN = str(Path(__file__).resolve().parent.parent / "run.py")
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 STANDARD = str(Path(traceback.__file__).resolve().parent)
 
 
 def judged(judge: Callable[..., str], *arguments: Any) -> str:
-    """What the judge says, beginning with `Solved`, or that it is not solved yet. Raises CheckFailed, and only that."""
+    """What the judge says, beginning with `Solved`, or that it is not solved yet. Raises CheckFailed, and only that.
+
+    The first argument is the learner's function.
+    """
     try:
+        if not callable(arguments[0]):
+            raise CheckFailed(
+                f"The check calls your function itself, and was given {a_kind(arguments[0])}: pass its name."
+            )
         return judge(*arguments)
     except NotImplementedError:
         return NOT_SOLVED
+    except AgentFlowError as error:
+        raise CheckFailed(str(error)) from None
     except CheckFailed as failed:
         raise failed.with_traceback(None) from None
 
@@ -38,10 +48,10 @@ def asked(where: str, call: Callable[[], Any]) -> Any:
         return call()
     except NotImplementedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = next(iter(str(error).splitlines()), "").rstrip(".")
-        line = own_line(error)
-        raise CheckFailed(f"Your function raised {type(error).__name__} {where}: {said}{line}.{_try(error)}") from None
+        told = f": {said}{own_line(error)}" if said else own_line(error)
+        raise CheckFailed(f"Your function raised {type(error).__name__} {where}{told}.{_try(error)}") from None
 
 
 def asked_for_schedule(line: Callable[[], Any]) -> Schedule:
@@ -68,10 +78,15 @@ def own_line(error: BaseException) -> str:
     return f", at `{own[-1].line}`" if own else ""
 
 
-def _try(error: Exception) -> str:
-    if isinstance(error, TypeError) and "not callable" in str(error):
+def _try(error: BaseException) -> str:
+    if isinstance(error, TypeError) and "not callable" in str(error) and _in_a_step(error):
         return " run.step() takes a function, which it calls itself: put `lambda:` before the value."
     return ""
+
+
+def _in_a_step(error: BaseException) -> bool:
+    """Whether run.step() was running what raised this."""
+    return any(frame.name == "step" and frame.filename == RUN for frame in traceback.extract_tb(error.__traceback__))
 
 
 def is_number(value: Any) -> bool:
@@ -82,6 +97,7 @@ def is_number(value: Any) -> bool:
 def a_kind(value: Any) -> str:
     """What kind of value this is, in words: `a list of rows`, `a text`."""
     known = {
+        "NoneType": "nothing",
         "Table": "a list of rows",
         "list": "a list",
         "dict": "a row",

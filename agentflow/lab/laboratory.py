@@ -13,14 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import psycopg
+from sqlalchemy import text
+
 from ..database import Database
 from ..doctor import examine
-from ..errors import AgentFlowError
+from ..errors import AgentFlowError, DatabaseAway, SchemaMissing
 from ..front import Engine, open_engine
 from ..migrations import LABORATORY, migrate
 from ..model import Policy
 from ..requests import read_requests
-from ..schema import DEFAULT_SCHEMA
+from ..schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from ..server import Server
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
@@ -71,18 +74,60 @@ def schema_of(name: str) -> str:
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """An engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
 
-    Leases and back-offs last a day (`LEASE_SECONDS`), so only a move ends them. Options as for Engine. Raises
-    NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
+    A laboratory that has lost some of its tables is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
+    move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
     """
     schema = schema_of(name)
     let_go("room", schema)
     options.setdefault("policy", PATIENT)
     engine = open_engine(schema=schema, **options)
     keep("engine", schema, engine)
+    try:
+        _empty(engine)
+    except SchemaMissing as missing:
+        _drop(engine.database, missing)
+        migrate(engine.database, laboratory=True)
+    except DatabaseAway as away:
+        raise _told_by_whom(engine.database, away) from away.__cause__
+    return engine
+
+
+def _empty(engine: Engine) -> None:
+    """The laboratory has no rows. Raises SchemaMissing if a table of it is gone, DatabaseAway."""
     if _is_unused(engine.database):
         migrate(engine.database, laboratory=True)
     engine.reset_database()
-    return engine
+
+
+def _drop(database: Database, missing: SchemaMissing) -> None:
+    """Both schemas are gone, if they are a laboratory's and ours. Raises what was `missing` if they are not."""
+    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+    if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
+        raise missing
+    with database.alchemy.connect() as connection:
+        both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {both} CASCADE"))
+
+
+def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
+    """The error, and if somebody's open transaction is the reason, who that is and what ends it."""
+    if not isinstance(away.__cause__, psycopg.errors.LockNotAvailable):
+        return away
+    names = {"lab": database.schema, "world": f"{database.schema}{WORLD_SUFFIX}"}
+    with database.alchemy.connect() as connection:
+        rows = connection.execute(text(_OPEN_TRANSACTIONS), names).all()
+    who = ", ".join(f"{row.application_name or 'a program without a name'} (process {row.pid})" for row in rows)
+    return DatabaseAway(
+        f"schema {database.schema!r} at {database.where} cannot be emptied, as rows of it are locked by a transaction that is "
+        f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
+    )
+
+
+_OPEN_TRANSACTIONS = """
+    SELECT DISTINCT a.pid, a.application_name
+    FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation
+    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world)) AND a.state LIKE 'idle in transaction%'
+    ORDER BY a.pid"""
 
 
 @contextmanager

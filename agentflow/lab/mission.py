@@ -14,12 +14,12 @@ from ..errors import AgentFlowError
 from ..front import Engine
 from .broken import BROKEN
 from .invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
-from .laboratory import PATIENT, keep, opened
+from .laboratory import PATIENT
 from .look import counted
 from .moves import Moved
 from .own_schema import new_name, own_schema
 from .playbook import PLAYABLE
-from .record import Record, open_record
+from .record import the_record
 from .rows import Rows, read_rows
 from .said import Said
 from .schedule import LANES, Move, Schedule, Setting, deliver, parse
@@ -192,7 +192,7 @@ def record_of(mission: Mission) -> tuple[int, str, str]:
     """The record's moves and its line, and a sentence if it cannot be read."""
     best = mission.begin_moves, mission.begin
     try:
-        kept = _record().read(_where(mission)).events
+        kept = the_record().read(_where(mission)).events
     except AgentFlowError as error:
         return *best, f"Nobody's record can be read now, so this is the one to begin with. {error}"
     found = [(int(moves), line) for moves, line in kept.items()]
@@ -202,7 +202,7 @@ def record_of(mission: Mission) -> tuple[int, str, str]:
 def keep_record(mission: Mission, moves: int, line: str) -> str:
     """The line is kept; who was first with so many moves stays. A sentence if it could not be kept, or nothing."""
     try:
-        _record().note(_where(mission), str(moves), line)
+        the_record().note(_where(mission), str(moves), line)
     except AgentFlowError as error:
         return f" It could not be kept. {error}"
     return ""
@@ -210,13 +210,3 @@ def keep_record(mission: Mission, moves: int, line: str) -> str:
 
 def _where(mission: Mission) -> str:
     return f"class record/{mission.name}"
-
-
-def _record() -> Record:
-    """The course's record, opened once. Raises AgentFlowError."""
-    found = opened("course", "record")
-    if isinstance(found, Record):
-        return found
-    record = open_record()
-    keep("course", "record", record)
-    return record

@@ -18,7 +18,7 @@ from ..errors import AgentFlowError, EventRefused
 from ..front import Engine, find_database
 from ..migrations import migrate
 from ..worker import new_identity
-from .laboratory import schema_of
+from .laboratory import keep, opened, schema_of
 from .outline import Exercise, Outline
 
 SCHEMA = "course"
@@ -145,7 +145,9 @@ class Record:
     def _carry(self) -> None:
         """The workflows went as far as their events let them. It may fail: the event is kept, and the next one carries on."""
         with suppress(AgentFlowError):
-            self.engine.run_until_idle(new_identity("course"))
+            worker = self.engine.worker(new_identity("course"))
+            while worker.run_once():  # not until idle: nobody waits here for a row that somebody holds locked
+                pass
 
     def _exists(self, name: str) -> bool:
         return self.engine.get_workflow(name) is not None
@@ -164,3 +166,13 @@ def open_record(schema: str | None = None) -> Record:
     database = find_database(chosen, patience=PATIENCE)
     migrate(database, course=True)
     return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise, "notes": notes}))
+
+
+def the_record() -> Record:
+    """The record, opened once until somebody lets it go. Raises AgentFlowError."""
+    found = opened("course", "record")
+    if isinstance(found, Record):
+        return found
+    record = open_record()
+    keep("course", "record", record)
+    return record

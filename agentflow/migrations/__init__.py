@@ -10,12 +10,13 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
+from psycopg.errors import DuplicateTable
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaTooNew
-from ..schema import WORLD_SUFFIX
+from ..schema import WORLD_SUFFIX, metadata
 
 LABORATORY = "agentflow laboratory"
 COURSE = "agentflow course"
@@ -31,7 +32,7 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
     """
     database.check()
     purpose = LABORATORY if laboratory else COURSE if course else None
-    if purpose is None and standing(database) == "current":
+    if purpose is None and standing(database) in ("current", "damaged"):
         return
     config = _config()
     engine = create_engine(database.url)
@@ -55,6 +56,11 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         ) from error
     except DBAPIError as error:
         said = str(error.orig).strip().partition("\n")[0]
+        if isinstance(error.orig, DuplicateTable):
+            raise AgentFlowError(
+                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one are "
+                f"left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
+            ) from error
         kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
         raise kind(
             f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; mend "
@@ -64,18 +70,33 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         engine.dispose()
 
 
-def standing(database: Database) -> Literal["missing", "old", "current", "newer"]:
-    """How the schema compares with today's tables; nothing is changed. Raises DatabaseAway."""
+def standing(database: Database) -> Literal["missing", "old", "current", "damaged", "newer"]:
+    """How the schema compares with today's tables; nothing is changed. Raises DatabaseAway.
+
+    `damaged`: it was given today's tables, and one of them is gone since.
+    """
     database.check()
     options = {"version_table": VERSION_TABLE, "version_table_schema": database.schema}
     with database.alchemy.connect() as connection:
         found = MigrationContext.configure(connection, opts=options).get_current_revision()
+        names = [
+            f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()
+        ]
+        lost = connection.execute(
+            text("SELECT bool_or(to_regclass(n) IS NULL) FROM unnest(CAST(:names AS text[])) AS n"), {"names": names}
+        )
+        damaged = bool(lost.scalar())
     known = ScriptDirectory.from_config(_config())
     if found is None:
         return "missing"
     if found == known.get_current_head():
-        return "current"
+        return "damaged" if damaged else "current"
     return "old" if found in {script.revision for script in known.walk_revisions()} else "newer"
+
+
+def way_out(schema: str) -> str:
+    """What to run when tables of a schema are lost or left over."""
+    return f'run DROP SCHEMA IF EXISTS "{schema}", "{schema}{WORLD_SUFFIX}" CASCADE; in psql'
 
 
 def _config() -> Config:

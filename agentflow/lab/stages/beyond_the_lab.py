@@ -7,11 +7,12 @@ from typing import Any
 
 from ...model import Policy
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
+from ..exercise import a_kind, asked, is_number
 from ..look import shown
 from ..outline import Exercise, Option, Outline, Question
 
 HOUR, DAY = 3_600.0, 86_400.0
+LONGEST, MANY = 1e9, 100_000
 SCENARIOS = ("chat", "video", "rates")
 
 
@@ -28,10 +29,25 @@ def settings(give: Callable[[], Any]) -> str:
     for name, policy in found.items():
         if not isinstance(policy, Policy):
             raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")
+        _numbers(name, policy)
     _chat(found["chat"].lease_seconds)
     _video(found["video"].lease_seconds)
     _rates(found["rates"])
     return "Solved: deaths are noticed in time, nobody alive is robbed, and the last attempt comes neither too soon nor too late."
+
+
+def _numbers(name: str, policy: Policy) -> None:
+    """What is judged here are numbers that a worker could use. Raises CheckFailed."""
+    for field in ("lease_seconds", "first_delay", "max_delay"):
+        found = getattr(policy, field)
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < LONGEST:
+            raise CheckFailed(
+                f"{name}: {field} is {shown(found)}, {a_kind(found)}. Give seconds, above 0, below {LONGEST:g}."
+            )
+    if not is_number(policy.max_attempts) or not 1 <= policy.max_attempts <= MANY:
+        raise CheckFailed(
+            f"{name}: max_attempts is {shown(policy.max_attempts)}. Give a whole number from 1 to {MANY:,}."
+        )
 
 
 def _chat(lease: float) -> None:

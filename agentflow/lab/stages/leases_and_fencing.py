@@ -25,10 +25,14 @@ MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp()
 
 @dataclass(frozen=True)
 class Case:
-    """A row that a writer meets: how it came to be (`sets`), and what is wrong with a guard that lets the write through."""
+    """A row that a writer meets: how it came to be (`sets`), and what is wrong with a guard that lets the write through.
+
+    `slowly`: the statement has begun a moment before its condition is looked at, as if it had waited for a lock.
+    """
 
     sets: str
     says: str
+    slowly: bool = False
 
 
 CASES = (
@@ -50,9 +54,10 @@ CASES = (
         "workflows, row 'request-1', column lease_owner: it is NULL, nobody owns the row, and your guard lets A write.",
     ),
     Case(
-        MINE.replace("+ interval '1 hour'", ""),
+        MINE.replace("1 hour", "0.25 second"),
         "workflows, row 'request-1', column lease_expires_at: the lease ended while the write waited for its turn, and your "
-        "guard lets A write. The time it compares with, like now(), is that at which the transaction began.",
+        "guard lets A write. The time it compares with, like now(), is that at which the statement or its transaction began.",
+        slowly=True,
     ),
 )
 
@@ -74,7 +79,9 @@ def _condition(found: Any) -> str:
     """The learner's condition. Raises CheckFailed for anything else."""
     if found is None:
         raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
-    if not isinstance(found, str) or not found.strip():
+    if isinstance(found, str) and not found.strip():
+        raise CheckFailed("Your function returns an empty text. Return the condition.")
+    if not isinstance(found, str):
         raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. Return the condition as a text.")
     if ";" in found:
         raise CheckFailed("Leave the semicolon out: the check puts your condition behind UPDATE workflows ... WHERE.")
@@ -93,8 +100,14 @@ def _judge(connection: Connection, schema: str, condition: str) -> None:
             "write. Which of your conditions is not true for this row?"
         )
     for case in CASES:
-        if _written(connection, schema, case.sets, condition):
+        if _written(connection, schema, case.sets, _late(condition) if case.slowly else condition):
             raise CheckFailed(case.says)
+
+
+def _late(condition: str) -> str:
+    """The condition, looked at for request-1 when its lease has ended since the statement began."""
+    ended = "pg_sleep_until(lease_expires_at + interval '1 ms') IS NOT NULL"
+    return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
 
 
 def _written(connection: Connection, schema: str, sets: str, condition: str) -> list[str]:
@@ -102,7 +115,9 @@ def _written(connection: Connection, schema: str, sets: str, condition: str) -> 
     try:
         connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}"))
         connection.execute(text(f"UPDATE workflows SET {sets}"))
-        rows = connection.execute(text(f"UPDATE workflows SET entries = entries WHERE {condition} RETURNING id"), BINDS)
+        rows = connection.execute(
+            text(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id"), BINDS
+        )
         return sorted(row.id for row in rows)
     except DBAPIError as error:
         said = str(error.orig).splitlines()[0]

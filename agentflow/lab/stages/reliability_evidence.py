@@ -76,6 +76,9 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
             played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
             _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
                    "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
+            played.world(ToolCall("made-up-again", "resolve-account", None, "request-1"))
+            _right(count, judges, "after one more such call", "three effects of one action, under three keys", 2,
+                   "One of the three is right, and each of the others is one too many.")  # fmt: skip
         finally:
             judges.close()
             played.close()
@@ -95,7 +98,7 @@ def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: st
 def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
     """What the function says, as a number. Raises CheckFailed for anything else."""
     found = asked(where, lambda: count(engine))
-    if isinstance(found, Decimal) and found == int(found):
+    if isinstance(found, Decimal) and found == found.to_integral_value():
         found = int(found)  # what PostgreSQL's sum() gives
     if not is_number(found):
         raise CheckFailed(f"Your function returns {a_kind(found)} {where}, {shown(found)}. Return a whole number.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import CrashInjected
+from ...errors import CrashInjected, Suspend
 from ...model import ToolCall
 from ...run import DurableRunner, StepStore
 from ..checks import CheckFailed
-from ..exercise import asked
+from ..exercise import a_kind, asked
 from ..look import shown
 from ..outline import Exercise, Option, Outline, Question
 
@@ -17,18 +17,21 @@ from ..outline import Exercise, Option, Outline, Question
 def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
     """The ticket number is made up in a step of each run, and a crash after the message keeps it. Raises CheckFailed."""
     store = StepStore()
-    first, _ = _run_of(workflow, "run-1", store, crash=True)
-    _one_message(first)
+    calls, _ = _run_of(workflow, "run-1", store, crash=True)
+    first = _one_message(calls)
     recorded = len(store.memo)
-    again, answer = _run_of(workflow, "run-1", store)
-    _one_message(again)
-    _one_ticket(first[0], again[0], answer)
+    calls, answer = _run_of(workflow, "run-1", store)
+    again = _one_message(calls)
+    _one_ticket(first.arguments, again.arguments, answer)
+    _one_key(first, again)
     others = [_run_of(workflow, f"run-{number}", StepStore())[0] for number in (2, 3, 4)]
-    if any(sent == first for sent in others):
-        raise CheckFailed(f"Another request got the same ticket, {shown(first[0])}: two customers cannot share one.")
+    if any(call.arguments == first.arguments for sent in others for call in sent):
+        raise CheckFailed(
+            f"Another request got the same ticket, {shown(first.arguments)}: two customers cannot share one."
+        )
     if not recorded:
         raise CheckFailed(
-            f"The ticket {shown(first[0])} is the same after the crash, and no checkpoint holds it: it was not made up, "
+            f"The ticket {shown(first.arguments)} is the same after the crash, and no checkpoint holds it: it was not made up, "
             "but taken from something that both runs know."
         )
     return "Solved: the ticket is made up once, and replayed."
@@ -36,12 +39,12 @@ def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
 
 def _run_of(
     workflow: Callable[[Any, Any], Any], run_id: str, store: StepStore, *, crash: bool = False
-) -> tuple[list[Any], Any]:
+) -> tuple[list[ToolCall], Any]:
     """What one run sent to the customer and what it returned; with `crash` it dies right after its first message."""
-    sent: list[Any] = []
+    sent: list[ToolCall] = []
 
     def deliver(call: ToolCall) -> None:
-        sent.append(call.arguments)
+        sent.append(call)
         if crash:
             raise CrashInjected("the worker is gone after the message was sent")
 
@@ -50,15 +53,27 @@ def _run_of(
         return sent, asked("in a run", lambda: workflow(runner, "help"))
     except CrashInjected:
         return sent, None
+    except Suspend:
+        raise CheckFailed("Your function waits for an event, and nobody delivers one here.") from None
 
 
-def _one_message(sent: list[Any]) -> None:
+def _one_message(calls: list[ToolCall]) -> ToolCall:
+    sent = [call.arguments for call in calls]
     if not sent:
         raise CheckFailed("No message was sent. Your function returned without a call of run.side_effect(...).")
     if len(sent) > 1:
         raise CheckFailed(f"One run sent {len(sent)} messages: {', '.join(map(shown, sent))}. The customer wants one.")
     if sent[0] is None:
         raise CheckFailed("A message was sent, and its arguments are None: the customer reads no ticket.")
+    return calls[0]
+
+
+def _one_key(first: ToolCall, again: ToolCall) -> None:
+    if first.idempotency_key != again.idempotency_key:
+        raise CheckFailed(
+            f"The message went out under the key {shown(first.idempotency_key)}, and after the crash under "
+            f"{shown(again.idempotency_key)}: to the tool these are two messages, and the customer gets both."
+        )
 
 
 def _one_ticket(first: Any, again: Any, answer: Any) -> None:
@@ -71,7 +86,8 @@ def _one_ticket(first: Any, again: Any, answer: Any) -> None:
         raise CheckFailed(f"The customer saw {shown(first)}, and your function returns nothing (None).")
     if answer != first:
         raise CheckFailed(
-            f"The customer saw {shown(first)} and your function returns {shown(answer)}: these are two tickets."
+            f"The customer saw {shown(first)}, {a_kind(first)}, and your function returns {shown(answer)}, {a_kind(answer)}. "
+            "Send the ticket itself, and return the same."
         )
 
 

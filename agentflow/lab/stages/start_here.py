@@ -24,7 +24,7 @@ def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
     if not rows:
         raise CheckFailed("tool_ledger has no effect of request-1 yet. Run the cells above, then this one.")
     _plain(count, engine, "request-1")  # before anything is written: an empty stub ends here
-    doubled = f"doubled-{uuid.uuid4().hex}"
+    doubled = f"request-{uuid.uuid4().hex}"
     try:
         for _ in range(2):
             engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: two effects
@@ -39,7 +39,7 @@ def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) 
     rows = effects_of(engine, "request-1")
     one, two = _plain(count, engine, "request-1"), _plain(count, engine, doubled, DOUBLED)
     try:
-        none: int | CheckFailed = _plain(count, engine, f"unknown-{uuid.uuid4().hex}", UNKNOWN)
+        none: int | CheckFailed = _plain(count, engine, f"request-{uuid.uuid4().hex}", UNKNOWN)
     except CheckFailed as failed:
         none = failed  # to be said last: another mistake may explain it
     if one == two == none:
@@ -97,6 +97,23 @@ STAGE = Outline(
     minutes=15,
     fast=True,
     questions=(
+        Question(
+            "who-makes-it-run",
+            "A request has come over HTTP. Which route of the API makes somebody work on it?",
+            (
+                Option(
+                    "POST /workflows, which submits it",
+                    "that submitting is running: it writes one row, so that the request outlives whoever took it in",
+                ),
+                Option("POST /workers/{worker_id}/run-once"),
+                Option(
+                    "none: the API only takes requests in",
+                    "that work needs a process of its own: whoever claims the row may do it, also an API that is asked to",
+                ),
+            ),
+            "Submitting wrote one row, and its state is still PENDING. A process of its own, `agentflow worker`, can work on it, "
+            "too.",
+        ),
         Question(
             "when-b-is-done",
             "B finds recorded that A meant to unlock the account, and no answer. When B is done, what stands in the tool ledger?",

@@ -35,14 +35,15 @@ sys.stdout.buffer.write(b"answer" + pickle.dumps(answer))
 
 def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
     """`make(workflow_id, action)` gives the same key for the same action, and another for any other. Raises CheckFailed."""
+    carried = _carried(make, WORKFLOWS[0], ACTIONS[0])  # before a call here can leave anything in a cache of its own
     for told in product(WORKFLOWS, ACTIONS):
         _same_again(make, *told)
     here = _key(make, WORKFLOWS[0], ACTIONS[0])
-    there = _elsewhere(make, WORKFLOWS[0], ACTIONS[0])
+    there = _elsewhere(carried)
     if there is not None and there != here:
         raise CheckFailed(
             f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
-            "another key. (Python's hash() of a text differs from process to process.)"
+            "another key. (What a process remembers or is given, such as the seed of Python's hash(), another one has not.)"
         )
     where = engine.database.url.render_as_string(hide_password=False)
     with own_schema(where, new_name("key_for")) as database:
@@ -108,20 +109,27 @@ def _of_the_clock(key: str) -> str:
     return next((one for one in told if one in key), "")
 
 
-def _elsewhere(make: Callable[[str, str], Any], workflow: str, action: str) -> str | None:
-    """The key that the same function gives in another process; None if it cannot be carried there."""
+def _carried(make: Callable[[str, str], Any], workflow: str, action: str) -> bytes | None:
+    """The function as it stands, with what it names and what it will be asked; None if it cannot be carried anywhere."""
     try:
         around = {name: make.__globals__[name] for name in make.__code__.co_names if name in make.__globals__}
         modules = {name: one.__name__ for name, one in around.items() if isinstance(one, ModuleType)}
         named = {name: one for name, one in around.items() if name not in modules}
-        told = (marshal.dumps(make.__code__), make.__defaults__, named, modules, (workflow, action))
+        return pickle.dumps((marshal.dumps(make.__code__), make.__defaults__, named, modules, (workflow, action)))
+    except (AttributeError, TypeError, ValueError, pickle.PicklingError):
+        return None
+
+
+def _elsewhere(carried: bytes | None) -> str | None:
+    """The key that the carried function gives in another process; None if it gives none there."""
+    if carried is None:
+        return None
+    try:
         # an empty environment: PYTHONHASHSEED is left to chance, as for any worker
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], input=pickle.dumps(told), capture_output=True, timeout=20, env={}
-        )
+        done = subprocess.run([sys.executable, "-c", PROGRAM], input=carried, capture_output=True, timeout=20, env={})
         begun, answer = done.stdout[:6], done.stdout[6:]
         return str(pickle.loads(answer)) if begun == b"answer" else None
-    except (AttributeError, TypeError, ValueError, pickle.PicklingError, subprocess.TimeoutExpired):
+    except (ValueError, pickle.PicklingError, subprocess.TimeoutExpired):
         return None
 
 
