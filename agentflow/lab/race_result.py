@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 from typing import TYPE_CHECKING
 
 from .look import Table, counted
@@ -240,7 +239,6 @@ class Comparison:
             ("longest wait, in neighbours", lambda race: max((len(look.met) for look in race.waited), default=0)),
             ("share of the workers' time spent waiting", lambda race: f"{race.waiting:.1%}"),
             ("empty claims although work was left", lambda race: len(race.empty_with_work)),
-            ("a claim that met somebody, as a multiple of one that did not", _ratio),
         ]
         rows = [
             {"figure": name, "SKIP LOCKED": of(self.skip_locked), "plain lock": of(self.plain_lock)}
@@ -253,9 +251,3 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_() + self.skip_locked._repr_html_() + self.plain_lock._repr_html_()
-
-
-def _ratio(race: Race) -> str:
-    """How long a claim that met somebody took, in claims that met nobody (medians)."""
-    met, alone = ([look.got - look.asked for look in race.claims if bool(look.met) is whom] for whom in (True, False))
-    return f"{median(met) / median(alone):.1f}" if met and alone and median(alone) else "-"

@@ -73,7 +73,7 @@ def _computed_once(run: Tried) -> None:
 STAGE = Outline(
     name="02-durable-checkpoints",
     title="Durable checkpoints",
-    goal="See what one transaction writes, kill a worker after it, and read its result from another process.",
+    goal="See what one transaction writes, kill a worker after it, and ask another process what is left.",
     minutes=15,
     questions=(
         Question(

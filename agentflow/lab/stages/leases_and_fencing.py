@@ -140,7 +140,7 @@ def _hint(said: str) -> str:
 STAGE = Outline(
     name="03-leases-and-fencing",
     title="Leases and fencing",
-    goal="Let two workers share a queue, and stop the one that wakes up too late.",
+    goal="Let workers compete for one queue, and wake one of them up when another has its work.",
     minutes=15,
     questions=(
         Question(

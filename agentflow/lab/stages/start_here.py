@@ -93,7 +93,7 @@ def _take_back(engine: Engine, workflow_id: str) -> None:
 STAGE = Outline(
     name="00-start-here",
     title="Start here",
-    goal="Kill a worker at the worst moment, watch another finish, and prove one effect from the rows.",
+    goal="Kill a worker at the worst moment, watch another finish, and read from the rows what the world did.",
     minutes=15,
     fast=True,
     questions=(
