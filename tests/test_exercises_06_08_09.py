@@ -82,6 +82,10 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
             number(BY_KEY),
             "Your function says 0, and 1 is right. Both rows are of request-1 and resolve-account, and no key occurs twice",
         ),
+        (
+            number(f"SELECT count(*) {EACH} WHERE n > 1"),
+            "three effects of one planned action. Your function says 1, and 2 is right. All three rows are of request-1",
+        ),
         (number(IN_ALL), "but both rows are of request-1, and request-2 has none"),
         (
             number("SELECT coalesce(sum(attempts), 0)::int - count(*) FROM tool_ledger"),

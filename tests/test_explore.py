@@ -101,7 +101,7 @@ def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
     by_time = explore(lab, time_limit=0.0)
     assert not by_time.exhausted and not by_time.ok and by_time.verdict == "unknown"
     assert "the time limit" in str(by_time)
-    assert "0 moves to the farthest state gone on from." in str(by_time)
+    assert "searched to a depth of 0 moves." in str(by_time)
     by_moves = explore(lab, moves=4)
     assert by_moves.stopped == "the bound of 4 moves" and by_moves.depth == 4 and by_moves.findings == ()
 

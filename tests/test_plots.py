@@ -213,6 +213,7 @@ def test_the_text_twin_says_the_same_and_is_the_description(name: str) -> None:
 
 def test_text_twins_name_every_figure() -> None:
     said = plots.recovery_latency(recovered()).text
+    assert said.startswith("Whole span of a recovery, from the kill to completion")
     assert "lease 1 s: mean 1.08 s: detect 1.00 s, claim 5.0 ms, replay 12 ms, re-execute 60 ms; 6 recoveries" in said
     assert "the latest take-over after 1.10 s; lease and one poll are 1.25 s." in said
     said = plots.attempts_against_effects(effected()).text

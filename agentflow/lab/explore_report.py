@@ -128,7 +128,8 @@ class Exploration:
         what = f"{self.setting.workflow}, {who}; {self.bounds}"
         less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
         schedules = f"{self.schedules:,} distinct schedules" if self.schedules is not None else "schedules not counted"
-        depth = f"{counted(self.depth, 'move')} to the farthest state" + (" gone on from" if self.stopped else "")
+        moves = counted(self.depth, "move")
+        depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
         figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {depth}"
         asked = f"PostgreSQL was asked {self.asked:,} statements on {self.rows:,} different sets of rows"
         end = (

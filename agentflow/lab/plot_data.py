@@ -87,9 +87,9 @@ def _latest(rows: pandas.DataFrame) -> float | None:
 def latency_label(groups: Sequence[Recoveries]) -> str:
     """The picture in one sentence."""
     if not groups:
-        return "Recovery latency: no recoveries yet"
+        return "Whole span of a recovery: no recoveries yet"
     total = counted(sum(group.count for group in groups), "recovery", "recoveries")
-    return f"Recovery latency of {total}: " + "; ".join(
+    return f"Whole span of {total}: " + "; ".join(
         f"{group.label} mean {in_words(sum(group.means))}, of that detect {in_words(group.means[0])}"
         for group in groups
     )
@@ -97,7 +97,7 @@ def latency_label(groups: Sequence[Recoveries]) -> str:
 
 def latency_text(groups: Sequence[Recoveries]) -> str:
     """The picture, a line for each row."""
-    lines = ["Recovery latency, from the kill to completion (measured)."]
+    lines = ["Whole span of a recovery, from the kill to completion (measured)."]
     return "\n".join(lines + ([f"{group}." for group in groups] or ["No recoveries yet."]))
 
 

@@ -101,7 +101,7 @@ def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> No
     def say(x: float, y: float, words: str, **more: Any) -> None:
         figure.text(x / 960, 1 - y / height, words, va="baseline", **more)
 
-    say(10, 22, "recovery latency", weight="bold", size=13)
+    say(10, 22, "whole span of a recovery", weight="bold", size=13)
     say(10, 39, "from the kill to completion", color=MUTE)
     say(664, 22, "without detect, the same recoveries", weight="bold", size=13)
     say(664, 39, "from the claim to completion", color=MUTE)

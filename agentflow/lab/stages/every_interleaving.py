@@ -116,7 +116,7 @@ STAGE = Outline(
                 ),
             ),
             "A wrote under token 1 while the row held 2. But it wrote what B would have written, at the same place, so nobody "
-            "outside can notice.",
+            "outside can notice. (That assumes a model that gives both the same answer.)",
         ),
     ),
     exercises=(

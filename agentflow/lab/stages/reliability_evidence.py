@@ -38,6 +38,8 @@ SITUATIONS = (
     (f"without=idempotency_key requests=2 {ONE} B*4",
      "two effects of one action, and another action that is planned and not yet done", 1,
      "Two plans and two rows; but both rows are of request-1, and request-2 has none."),
+    ("without=idempotency_key A*5 A! expire B*2 B! expire C*", "three effects of one planned action", 2,
+     "All three rows are of request-1 and resolve-account: one was planned, and two are beyond it."),
 )  # fmt: skip
 """Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
 

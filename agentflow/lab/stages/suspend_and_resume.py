@@ -100,15 +100,15 @@ STAGE = Outline(
                 Option("yes: the first answer stays, the no is refused"),
                 Option(
                     "no: the last answer stays",
-                    "that an event is a field to overwrite: a replay must see the answer that the first run saw",
+                    "that an event is a field to overwrite: a worker may have read the first answer a moment before",
                 ),
                 Option(
                     "yes, twice: the action is carried out two times",
                     "that each delivery starts something: it is recorded once, under its name",
                 ),
             ),
-            "The second yes changed nothing, the no was refused, and the tool was called once. A replay must be given the answer "
-            "that the first run was given, so an answer is written once.",
+            "The second yes changed nothing, the no was refused, and the tool was called once. One wait has "
+            "one answer, first come: a worker may have read it a moment before, and nobody could take that back.",
         ),
     ),
     exercises=(

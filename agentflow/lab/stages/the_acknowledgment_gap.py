@@ -192,7 +192,7 @@ STAGE = Outline(
                 ),
                 Option(
                     "nothing at all",
-                    "that an action is only its effect: who wants to look it up has to know that there was one",
+                    "that an action is only its effect: it is a doubt, too, and what no row holds nobody can ask about",
                 ),
             ),
             "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "
