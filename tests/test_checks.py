@@ -148,6 +148,13 @@ def test_a_failed_check_is_shown_as_its_sentence_alone() -> None:
     assert caught.value._render_traceback_() == [f"Not yet. {caught.value}"]
 
 
+def test_a_long_sentence_is_broken_between_words() -> None:
+    lines = checks.CheckFailed("three words of " * 20)._render_traceback_()
+    assert len(lines) > 1
+    assert " ".join(lines) == "Not yet. " + " ".join(["three words of"] * 20)
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_query_reads_both_schemas_and_cannot_write(done: Engine) -> None:
     joined = "SELECT status, t.attempts FROM workflows JOIN tool_ledger AS t ON workflow_id = id WHERE id = :id"
     assert query(done, joined, id="request-1") == [{"status": "completed", "attempts": 1}]
