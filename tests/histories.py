@@ -261,6 +261,20 @@ def new_keys(engine: Engine) -> Entries:
     return engine.history(W)
 
 
+def two_actions_repeated(engine: Engine) -> Entries:
+    """A tool without keys acts three times for one action, then twice for another."""
+    a, b = begin(engine, "A", "B")
+    a.claim().intent("mail-before").tool("mail-before", sent=None).kill("before acknowledge mail-before")
+    expire(engine)
+    b.claim().tool("mail-before", sent=None).kill("before acknowledge mail-before")
+    expire(engine)
+    a.start().claim().tool("mail-before", sent=None).acknowledge("mail-before")
+    a.intent("mail-after").tool("mail-after", sent=None).kill("before acknowledge mail-after")
+    expire(engine)
+    b.start().claim().tool("mail-after", sent=None).acknowledge("mail-after").complete()
+    return engine.history(W)
+
+
 def renewals(engine: Engine) -> Entries:
     (a,) = begin(engine, "A")
     a.claim().step("classify")
@@ -322,7 +336,7 @@ ALL: dict[str, Callable[[Engine], Entries]] = {
     for one in (
         acknowledgment_gap, gap_so_far, stale_worker, duplicate_effect, happy_path, lost_reply, approval,
         refused_in_the_middle, cancelled, three_workers, two_actions, failed_attempts, tool_refuses, effect_lost,
-        forgotten_key, new_keys, renewals, shared_name, crash_budget_spent,
+        forgotten_key, new_keys, two_actions_repeated, renewals, shared_name, crash_budget_spent,
         cancelled_while_waiting, sixty_entries,
     )
 }  # fmt: skip

@@ -214,6 +214,13 @@ PLANTED = [
         "each event has one payload", "workflows", "approved",
     ),
     Planted(
+        "an event that was delivered twice",
+        "UPDATE {s}.workflows SET entries = entries + 1 WHERE id = 'approved'; INSERT INTO {s}.history "
+        "(workflow_id, n, event, transaction, subject) "
+        "SELECT 'approved', max(n) + 1, 'event_delivered', 'deliver', 'approval' FROM {s}.history WHERE workflow_id = 'approved'",
+        "each event has one payload", "workflows", "approved",
+    ),
+    Planted(
         "a workflow that waits for what has come",
         "UPDATE {s}.workflows SET events = '{{\"approval\": \"true\"}}' WHERE id = 'parked'",
         "each event has one payload", "workflows", "parked",
@@ -293,6 +300,12 @@ PLANTED = [
     Planted(
         "a claim that counts three crashes at once",
         "UPDATE {s}.history SET detail = (detail::jsonb || '{{\"crashes\": 3}}')::json WHERE workflow_id = 'recovered' "
+        "AND transaction = 'claim' AND fence_token = 2",
+        "attempts and crashes are the history's", "history", "recovered n=",
+    ),
+    Planted(
+        "a claim that counts fewer crashes than there were",
+        "UPDATE {s}.history SET detail = (detail::jsonb || '{{\"crashes\": -1}}')::json WHERE workflow_id = 'recovered' "
         "AND transaction = 'claim' AND fence_token = 2",
         "attempts and crashes are the history's", "history", "recovered n=",
     ),

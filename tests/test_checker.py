@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import uuid
+from collections import Counter
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from agentflow import Database, Engine, Policy
 from agentflow.errors import CrashInjected
@@ -77,6 +79,43 @@ def test_a_fault_says_table_row_what_stands_there_and_what_should(finished: Engi
         "each claim raises the token by one", "workflows", "approved", "fence_token 9", "fence_token 2"
     )
     assert str(fault).startswith("workflows approved: fence_token 9; should be: fence_token 2")
+
+
+def test_every_rule_sees_the_same_moment(finished: Engine) -> None:
+    """A row that goes wrong while the rules are asked is found by the next check, and by no rule of this one."""
+    asked: list[str] = []
+
+    @event.listens_for(finished.database.alchemy, "before_cursor_execute")
+    def meanwhile(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+        if sum(" AS fault " in one for one in asked) == 2 and "UPDATE" not in statement:
+            plant(finished, "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'")
+
+    first = check(finished.database)
+    event.remove(finished.database.alchemy, "before_cursor_execute", meanwhile)
+    assert first == []
+    assert [(fault.table, fault.row) for fault in check(finished.database)] == [("steps", "recovered resolve-account")]
+
+
+def test_of_each_rule_at_most_so_many_faults_are_told(finished: Engine) -> None:
+    plant(finished, "UPDATE {s}.history SET at = at + interval '1 day'")
+    many = Counter(fault.rule for fault in check(finished.database))
+    few = Counter(fault.rule for fault in check(finished.database, most=2))
+    assert many["entries are numbered without a gap"] == 20
+    assert few == {rule: min(number, 2) for rule, number in many.items()}
+
+
+def test_a_workflow_that_was_requeued_can_end_again_and_then_has_ended(finished: Engine) -> None:
+    finished.requeue_workflow("refused")
+    finished.run_until_idle("S.1")
+    assert check(finished.database) == []
+    plant(
+        finished,
+        "UPDATE {s}.workflows SET entries = entries + 1 WHERE id = 'refused'; "
+        "INSERT INTO {s}.history (workflow_id, n, event, transaction, worker, fence_token) "
+        "SELECT 'refused', max(n) + 1, 'lease_renewed', 'renew', 'S.1', 2 FROM {s}.history WHERE workflow_id = 'refused'",
+    )
+    assert [(fault.rule, fault.table) for fault in check(finished.database)] == [("an end is an end", "history")]
 
 
 def test_the_checker_knows_nothing_of_the_engine() -> None:

@@ -80,6 +80,19 @@ def test_a_lost_effect_is_named(done: Engine) -> None:
         checks.one_effect(done, "request-1")
 
 
+def test_a_workflow_too_few_one_that_is_open_and_a_lost_effect_are_all_named(done: Engine) -> None:
+    assert checks.nothing_lost(done, workflows=1) == "1 workflow completed, one effect for each planned action"
+    with pytest.raises(AssertionError, match="workflows: found 1 row, expected 2"):
+        checks.nothing_lost(done, workflows=2)
+    done.create_workflow("x", workflow_id="request-2")
+    with pytest.raises(AssertionError, match="workflows, row 'request-2', column status: found ready"):
+        checks.nothing_lost(done, workflows=2)
+    done.run_until_idle("B")
+    tamper(done, "DELETE FROM {w}.tool_ledger WHERE workflow_id = 'request-2'")
+    with pytest.raises(AssertionError, match="tool_ledger: no row has idempotency_key 'request-2:resolve-account'"):
+        checks.nothing_lost(done, workflows=2)
+
+
 def test_a_wrong_number_of_attempts_is_named(done: Engine) -> None:
     with pytest.raises(AssertionError, match=r"tool_ledger, row \d+, column attempts: found 1, expected 2"):
         checks.attempts(done, "request-1", 2)
@@ -120,6 +133,16 @@ def test_a_refusal_that_did_not_happen_or_came_under_another_token_is_named(engi
     assert checks.refused(engine, "request-1", token=1) == said
     with pytest.raises(AssertionError, match="history, row 'request-1/13', column fence_token: found 1, expected 2"):
         checks.refused(engine, "request-1", token=2)
+
+
+def test_a_refusal_before_anybody_took_over_is_named(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*2 expire A")
+    with pytest.raises(
+        AssertionError, match="history, row 'request-1/5', column row_token: found 1, expected more than 1"
+    ):
+        checks.refused(engine, "request-1", token=1)
 
 
 def test_wrong_figures_of_execution_ledgers_are_named() -> None:

@@ -25,13 +25,14 @@ from agentflow.lab.course import FIRST, LATE, Stage
 from agentflow.lab.exercise import NOT_SOLVED
 from agentflow.lab.laboratory import fresh_laboratory
 from agentflow.lab.outline import MAX_HINTS, Exercise, Option, Outline, Question
-from agentflow.lab.record import PASSED, Kept, Record, attempt, exercise, open_record, predicted
+from agentflow.lab.record import PASSED, Kept, Record, attempt, exercise, open_record, predicted, the_record
 from tests.conftest import drop
 from tests.helpers import database_of_its_own
 
 ROOT = Path(__file__).resolve().parent.parent
 START, RETRY = "00-start-here", "01-retry-or-checkpoint"
 ASKED, TASK = "when-b-is-done", "count_effects"
+FIRST_ASKED = "who-makes-it-run"
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +189,8 @@ def test_a_stage_that_nobody_answers_shows_the_same_each_time_and_after_an_inter
 def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: Stage) -> None:
     stage.predict(ASKED, answer=1, sure="fairly sure")
     stage.reveal(ASKED)
-    assert read_through(START)[0].endswith("You said 1 (fairly sure): nothing: the work of A is lost.")
-    assert "Predicted: 1 of 1. Right: 0." in read_through(START)[-1]
+    assert read_through(START)[1].endswith("You said 1 (fairly sure): nothing: the work of A is lost.")
+    assert "Predicted: 1 of 2. Right: 0." in read_through(START)[-1]
 
 
 def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, schema: str) -> None:
@@ -224,13 +225,15 @@ def test_a_kernel_killed_while_the_engine_carried_the_stage_loses_nothing(stage:
 
 
 def test_a_stage_is_a_workflow_whose_checkpoints_are_the_answers(stage: Stage, kept: Record) -> None:
+    stage.predict(FIRST_ASKED, answer=1)
     stage.predict(ASKED, answer=3)
     row = kept.engine.get_workflow(f"{START}:1") or {}
     assert (row["status"], row["waiting_for"], row["lease_owner"]) == ("waiting", PASSED, None)
     stage.done("a check passed")
     row = kept.engine.get_workflow(f"{START}:1") or {}
-    assert (row["status"], row["result"]) == ("completed", {ASKED: {"answer": 3, "sure": "guess"}})
-    assert [step["kind"] for step in row["steps"]] == ["wait", "wait"]
+    answers = {FIRST_ASKED: {"answer": 1, "sure": "guess"}, ASKED: {"answer": 3, "sure": "guess"}}
+    assert (row["status"], row["result"]) == ("completed", answers)
+    assert [step["kind"] for step in row["steps"]] == ["wait", "wait", "wait"]
 
 
 def test_an_attempt_of_an_older_edition_goes_on_with_its_own_questions(kept: Record) -> None:
@@ -310,7 +313,7 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     kept: Record, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = course.stage(START)
-    monkeypatch.setattr(course, "open_record", lambda: (_ for _ in ()).throw(AgentFlowError("away")))
+    monkeypatch.setattr(record, "open_record", lambda: (_ for _ in ()).throw(AgentFlowError("away")))
     laboratory.let_go("course", "record")
     assert "away" in shown(opened.predict(ASKED, answer=2))
     monkeypatch.undo()
@@ -320,9 +323,20 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 3, "sure": "guess"}
 
 
+def test_the_first_cell_again_looks_for_the_server_anew(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was started anew may be another one: what was open belongs to the one that is gone."""
+    course.stage(START)
+    before = the_record()
+    closed: list[bool] = []
+    monkeypatch.setattr(before.engine.database, "close", lambda: closed.append(True))
+    course.stage(START)
+    assert closed
+    assert the_record() is not before
+
+
 def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is open when the server goes: the first cell is patient, those after it ask once."""
-    engine = course._record().engine
+    engine = the_record().engine
     waited: list[float] = []
     monkeypatch.setattr(engine.database.give_up, "wait", lambda seconds: waited.append(seconds) or True)
     monkeypatch.setattr(engine.database, "execute", lambda *_: (_ for _ in ()).throw(DatabaseAway("away")))
@@ -364,6 +378,19 @@ def test_hints_come_one_at_a_time_and_are_kept(stage: Stage, kept: Record) -> No
     ]
 
 
+def test_a_hint_asked_for_in_a_cell_stands_on_the_page_that_shows_them(stage: Stage) -> None:
+    hints = stage.exercise(TASK)
+    assert hints._repr_mimebundle_()
+    stage.hint(TASK)
+    page = hints.view.children[-1].value  # type: ignore[union-attr]
+    assert "Hint 1: " in page and "Hint 2: " not in page and "Hints shown: 1 of 3." in page
+    stage.outline = replace(
+        stage.outline, exercises=(replace(stage.outline.exercise(TASK), judge=lambda call: call()),)
+    )
+    stage.check(TASK, lambda: "Solved: well.")
+    assert "You solved it." in hints.view.children[-1].value  # type: ignore[union-attr]
+
+
 def test_a_static_page_folds_each_hint_into_the_one_before(stage: Stage) -> None:
     html = stage.exercise(TASK)._repr_mimebundle_()["text/html"]
     assert re.findall(r"Hint \d|</details>", html) == ["Hint 1", "Hint 2", "Hint 3", *["</details>"] * 3]
@@ -392,7 +419,7 @@ def test_a_summary_names_the_idea_behind_each_wrong_answer(stage: Stage) -> None
     stage.predict(ASKED, answer=2, sure="certain")
     stage.reveal(ASKED)
     said = str(stage.summary())
-    assert "Predicted: 1 of 1. Right: 0." in said
+    assert "Predicted: 1 of 2. Right: 0." in said
     assert "You said 2 (certain)" in said
     assert "only A knew" in said
     assert "no: 3" in said
@@ -422,7 +449,7 @@ def test_progress_says_where_i_was_and_what_is_next(schema: str) -> None:
     opened.again()
     row, *others = course.progress().table or []
     assert row == {
-        "stage": START, "title": "Start here", "minutes": 15, "finished": "yes", "predicted right": "1 of 1", "solved": "0 of 1",
+        "stage": START, "title": "Start here", "minutes": 15, "finished": "yes", "predicted right": "1 of 2", "solved": "0 of 1",
     }  # fmt: skip
     assert all(other["finished"] == "no" for other in others)
     assert shown(course.progress()).startswith(f"Next: {RETRY}.")

@@ -126,6 +126,10 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         ),
         (constant, "Another request got the same ticket, 42: two customers cannot share one"),
         (lambda run, _: made_in_a_step(run, of=lambda: 42), "Another request got the same ticket, 42"),
+        (
+            lambda run, _: made_in_a_step(run, of=7),
+            r"run\.step\(\) takes a function, which it calls itself: put `lambda:`",
+        ),
         (by_name, "The ticket run-1 is the same after the crash, and no checkpoint holds it: it was not made up"),
         (empty, "its arguments are None: the customer reads no ticket"),
         (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Your function returned without a call"),

@@ -8,6 +8,7 @@ from agentflow import Engine
 from agentflow.lab.broken import BROKEN, GUARDS
 from agentflow.lab.schedule import Schedule
 from agentflow.lab.verdicts import VERDICTS, Verdict, table
+from tests.guards import PAGE, page
 
 
 def holds(verdict: Verdict, engine: Engine) -> None:
@@ -59,3 +60,8 @@ def test_the_table_shows_every_line_and_can_show_one_kind() -> None:
     harmful = table("harm")
     assert {row["verdict"].partition(":")[0] for row in harmful} == {"harm"}
     assert "A*5 expire B*2" in harmful.to_html()
+
+
+def test_the_page_of_the_docs_shows_the_table_of_today() -> None:
+    """If not: python -m tests.guards."""
+    assert PAGE.read_text(encoding="utf-8") == page()

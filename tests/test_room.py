@@ -191,6 +191,13 @@ def test_a_lane_says_what_its_worker_parked_and_for_which_event_while_it_waits(r
     assert "idle; parked request-1" in room._lanes["A"][1].value
 
 
+def test_workers_of_one_name_have_one_lane_in_the_picture_with_all_their_marks(room: ControlRoom) -> None:
+    room.run("names=shared A*2 B")
+    picture = room.scene().picture
+    assert "worker W" in picture and "worker A" not in picture
+    assert picture.count('class="ev') == room.length
+
+
 # --- clicks
 
 

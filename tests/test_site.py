@@ -98,6 +98,25 @@ def test_no_page_fetches_anything_and_every_local_link_leads_somewhere(site: lis
             assert not place or place in {attributes.get("id") for _, attributes in Parts(other).elements}
 
 
+def test_the_policy_of_each_page_lets_a_browser_fetch_nothing(site: list[Path]) -> None:
+    for page in site:
+        policies = [
+            meta["content"] for meta in Parts(page).all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
+        ]
+        assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+        first_style = page.read_text(encoding="utf-8").index("<style>")
+        assert page.read_text(encoding="utf-8").index("Content-Security-Policy") < first_style
+
+
+def test_a_cell_that_failed_on_purpose_shows_its_error_and_nothing_of_the_machine(tmp_path: Path) -> None:
+    failed = nbformat.v4.new_output("error", ename="LostLease", evalue="1 < 2", traceback=["/home/somebody/x.py"])
+    cell = nbformat.v4.new_code_cell("late()", execution_count=1, outputs=[failed])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "failed.ipynb")
+    text = build([tmp_path / "failed.ipynb"], tmp_path / "site")[1].read_text(encoding="utf-8")
+    assert "<pre>LostLease: 1 &lt; 2</pre>" in text
+    assert "somebody" not in text
+
+
 def test_a_link_to_a_file_that_is_no_page_leads_nowhere_and_a_source_on_the_web_stays(site: list[Path]) -> None:
     text = site[2].read_text(encoding="utf-8")
     assert "architecture.md" not in text
@@ -150,8 +169,16 @@ def test_a_picture_from_elsewhere_is_refused(source: str, tmp_path: Path) -> Non
 
 def test_a_notebook_that_was_not_executed_is_refused(tmp_path: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), tmp_path / "x.ipynb")
-    with pytest.raises(AgentFlowError, match="was not executed"):
+    with pytest.raises(AgentFlowError, match="was not executed to its end: the cell `1` never ran"):
         build([tmp_path / "x.ipynb"], tmp_path / "site")
+
+
+def test_the_empty_cell_that_jupyterlab_adds_at_the_end_is_no_part_of_a_page(tmp_path: Path) -> None:
+    """Shift+Enter on the last cell adds one, so whoever has finished the course has one in the last notebook."""
+    title, empty = nbformat.v4.new_markdown_cell("# X"), nbformat.v4.new_code_cell("")
+    nbformat.write(nbformat.v4.new_notebook(cells=[title, empty]), tmp_path / "x.ipynb")
+    build([tmp_path / "x.ipynb"], tmp_path / "site")
+    assert 'class="source"' not in (tmp_path / "site" / "x.html").read_text()
 
 
 # --- in a browser

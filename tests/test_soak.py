@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -161,6 +162,7 @@ def test_a_soak_that_stands_still_names_what_is_stuck(url: str) -> None:
     with pytest.raises(SoakError, match=r"request-000000 \(ready, PENDING, token 0, held by nobody\)"):
         soak(url, some(3), kills=0, workers=1, stall_seconds=0.5, seed=OWN, make_engine=Deaf)
     assert schemas(url) == set()
+    assert [one.name for one in multiprocessing.active_children() if one.name.startswith("soak.")] == []
 
 
 def test_workers_that_end_of_themselves_are_not_started_for_ever(url: str) -> None:

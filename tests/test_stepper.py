@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -407,6 +408,30 @@ def test_a_recovery_that_was_not_waited_for_is_ended_by_its_last_move_again(engi
         assert stepper.line == "workflow=slow A. A! expire B*"
 
 
+def test_a_server_without_a_free_connection_is_told_as_that_before_anything_moves(
+    poor: tuple[Engine, str], engine: Engine
+) -> None:
+    other, role = poor
+    with Stepper(other) as stepper:
+        stepper.engine.database.close()
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT 0")
+        with pytest.raises(DatabaseAway, match="has no connection left") as caught:
+            stepper.step("A")
+        assert "does not answer" not in str(caught.value)
+        assert stepper.line == ""
+        change(engine, f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        assert stepper.step("A").passed
+
+
+def test_a_worker_that_never_comes_to_an_end_is_stopped_and_told_of(
+    stepper: Stepper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.stepper.MAX_TIMES", 3)
+    with pytest.raises(LaneError, match="A made 3 moves without an end"):
+        stepper.move("A*")
+    assert stepper.line == "A*3"
+
+
 # -- a race ------------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +443,22 @@ def test_a_race_is_written_down_in_the_order_that_the_database_saw(engine: Engin
         raced = capture(stepper)
     assert raced.outcome["workflows_completed"] == 2
     assert first_divergence(raced, raced.play_again(engine)) is None
+
+
+def test_two_claims_of_a_race_stand_in_the_order_of_their_rows_whatever_their_clocks_say(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim reads the clock a moment before it commits; what it got says who came first."""
+    with Stepper(engine, Setting(requests=2)) as stepper:
+        moved = stepper.race("A", "B")
+        assert [one.passed.workflow for one in moved if one.passed] == ["request-1", "request-2"]
+        late = datetime.now(UTC) + timedelta(hours=1)
+        real = stepper.engine.history
+        ahead = {"request-1": late, "request-2": late - timedelta(minutes=1)}
+        monkeypatch.setattr(
+            stepper.engine, "history", lambda name: [{**entry, "at": ahead[name]} for entry in real(name)]
+        )
+        assert (stepper._order_seen(*moved), stepper._order_seen(*reversed(moved))) == (-1, 1)
 
 
 def test_in_a_race_for_one_workflow_one_worker_claims_and_the_other_is_idle(stepper: Stepper) -> None:

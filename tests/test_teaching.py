@@ -25,6 +25,14 @@ def test_it_names_every_stage_with_its_minutes_in_order() -> None:
     assert told == [(stage.name, str(stage.minutes)) for stage in stages.COURSE]
 
 
+def test_each_question_of_the_tutorial_is_asked_where_the_page_says() -> None:
+    part = TEXT.split("## The tutorial's questions")[1].split("\n## ")[0]
+    told = re.findall(r"^\| .+ \| (\d\d) \| `([a-z-]+)` \|$", part, re.MULTILINE)
+    asked = {(stage.name[:2], question.name) for stage in stages.COURSE for question in stage.questions}
+    assert len(told) == 7
+    assert set(told) <= asked
+
+
 def test_every_line_of_the_list_is_a_schedule_with_what_comes_of_it() -> None:
     part = TEXT.split("## Schedules to hand out")[1].split("\n## ")[0]
     assert len(SCHEDULES) == len(re.findall("^- ", part, re.MULTILINE)) >= 15

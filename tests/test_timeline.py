@@ -231,6 +231,17 @@ def test_two_actions_with_an_effect_each_are_no_duplicate(entries: Of) -> None:
     assert story(entries("two_actions")).doubled == ()
 
 
+def test_effects_beyond_the_first_are_counted_for_each_action(entries: Of) -> None:
+    rows = entries("two_actions_repeated")
+    told = story(rows)
+    assert [mark.nth for mark in marks(told, "tool")] == [1, 2, 3, 1, 2]
+    assert told.box
+    assert told.box.text == "one action intent, 3 effects"
+    said = [match[0] for one in twin(told) if (match := re.search("one action intent, .*? effects", one))]
+    assert said == [f"one action intent, {number} effects" for number in ("two", "3", "two")]
+    assert re.findall(r'class="inv c"[^>]*>(\d+)<', timeline(rows).svg) == ["2", "3", "2"]
+
+
 def test_an_acknowledged_action_without_an_effect_is_lost(entries: Of) -> None:
     told = story(entries("effect_lost"))
     assert told.lost == (Span(column(told, "acknowledge"), column(told, "complete"), True, ACTION),)

@@ -174,9 +174,16 @@ class Hints(_Shown):
         button = widgets.Button(description="Show the next hint", tooltip="One at a time; try something after each")
         button.on_click(lambda _: self._click())
         self._seen = widgets.HTML()
-        kept = self.desk.exercise(self.exercise)
-        self._draw([f"Hint {n}: {hint}" for n, hint in enumerate(self.exercise.hints[: kept.hints if kept else 0], 1)])
-        return _frame(widgets.HBox([button]), self._seen)
+        self.view = _frame(widgets.HBox([button]), self._seen)
+        self.refresh()
+        return self.view
+
+    def refresh(self) -> None:
+        """The page shows the hints that were asked for so far, wherever that was."""
+        if self.view is not None:
+            kept = self.desk.exercise(self.exercise)
+            asked = self.exercise.hints[: kept.hints if kept else 0]
+            self._draw([f"Hint {number}: {hint}" for number, hint in enumerate(asked, 1)])
 
     def _click(self) -> None:
         try:

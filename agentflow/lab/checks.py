@@ -39,13 +39,11 @@ def _workflow(engine: Engine, workflow_id: str) -> Row:
 
 
 def completed(engine: Engine, *workflow_ids: str) -> str:
-    """Each workflow is completed, holds no lease and has its result."""
+    """Each workflow is completed; the table's CHECKs then say that it has its result and that nobody holds it."""
     for workflow_id in workflow_ids:
         row = _workflow(engine, workflow_id)
         if row["status"] != "completed":
             raise wrong("workflows", workflow_id, "status", row["status"], "completed", "Recover it first.")
-        if row["lease_owner"] is not None:
-            raise wrong("workflows", workflow_id, "lease_owner", row["lease_owner"], None)
     return f"completed: {', '.join(workflow_ids)}"
 
 
@@ -95,9 +93,12 @@ def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
     if not rows:
         raise CheckFailed(f"history: {workflow_id} has no entry write_refused. Play the stale worker again.")
     found = rows[-1]
-    if found["fence_token"] != token or found["detail"]["row_token"] <= token:
-        raise wrong("history", f"{workflow_id}/{found['n']}", "fence_token", found["fence_token"], token)
-    return f"a write under token {token} was refused: the row holds token {found['detail']['row_token']}"
+    place, reached = f"{workflow_id}/{found['n']}", found["detail"]["row_token"]
+    if found["fence_token"] != token:
+        raise wrong("history", place, "fence_token", found["fence_token"], token)
+    if reached <= token:
+        raise wrong("history", place, "row_token", reached, f"more than {token}", "Nobody had taken over yet.")
+    return f"a write under token {token} was refused: the row holds token {reached}"
 
 
 def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:

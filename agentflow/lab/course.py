@@ -18,8 +18,8 @@ from .entries import Row
 from .exercise import SOLVED as SAYS_SOLVED
 from .exercise import is_number, judged
 from .look import Table
-from .outline import SURE, Outline, Question
-from .record import PASSED, SOLVED, Record, open_record, predicted
+from .outline import SURE, Exercise, Outline, Question
+from .record import PASSED, SOLVED, Record, predicted, the_record
 from .said import Said
 
 LATE = "This does not count."
@@ -30,14 +30,14 @@ def stage(name: str) -> Stage:
     """The stage of this notebook, where the learner left it. Raises LookupError if the course has no such stage."""
     told = stages.outline(name)
     laboratory.let_go("course", "record")  # the first cell again finds a server that was started anew
-    chosen = Stage(told, _record)
+    chosen = Stage(told, the_record)
     chosen.sit_down()
     return chosen
 
 
 def progress() -> Said:
     """Where the learner is: which stages are finished, what was predicted and solved, and what comes next."""
-    desks = [Desk(told, _record) for told in stages.COURSE]
+    desks = [Desk(told, the_record) for told in stages.COURSE]
     rows = [_progress_row(desk) for desk in desks]
     trouble = next((desk.trouble for desk in desks if desk.trouble), "")
     coming = next((row["stage"] for row in rows if row["finished"] != "yes"), None)
@@ -53,6 +53,7 @@ class Stage:
     def __init__(self, told: Outline, opened: Callable[[], Record]) -> None:
         self.outline, self._desk = told, Desk(told, opened)
         self._asked: dict[str, Prompt] = {}
+        self._helped: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}
 
     def sit_down(self) -> None:
@@ -123,6 +124,7 @@ class Stage:
         """The exercise's hints, to be shown one at a time, and whether it is solved."""
         hints = Hints(self.outline.exercise(name), self._desk, lambda: self.hint(name))
         laboratory.keep("hints", f"{self.outline.name}/{name}", hints)
+        self._helped[name] = hints
         return hints
 
     def hint(self, name: str) -> Said:
@@ -133,7 +135,7 @@ class Stage:
         self._hinted[name] = number
         if number > len(chosen.hints):
             return self._said(["These are all the hints.", *(_hint(n, hint) for n, hint in enumerate(chosen.hints, 1))])
-        self._desk.keep_exercise(chosen, f"hint {number}")
+        self._keep_exercise(chosen, f"hint {number}")
         return self._said([_hint(number, chosen.hints[number - 1])])
 
     def check(self, name: str, function: Callable[..., Any], *more: Any) -> Said:
@@ -142,8 +144,14 @@ class Stage:
         verdict = judged(chosen.judge, function, *more)
         if not verdict.startswith(SAYS_SOLVED):
             return Said([verdict])
-        self._desk.keep_exercise(chosen, SOLVED)
+        self._keep_exercise(chosen, SOLVED)
         return self._said([verdict])
+
+    def _keep_exercise(self, chosen: Exercise, event: str) -> None:
+        """The event is kept, and the exercise's hints on the page say so."""
+        self._desk.keep_exercise(chosen, event)
+        if chosen.name in self._helped:
+            self._helped[chosen.name].refresh()
 
     # -- the end of a stage ------------------------------------------------------------------------------------------
 
@@ -168,16 +176,6 @@ class Stage:
     def __repr__(self) -> str:
         asked, tasks = len(self.outline.questions), len(self.outline.exercises)
         return f"{self.outline.title}: {self.outline.minutes} minutes, questions: {asked}, exercises: {tasks}"
-
-
-def _record() -> Record:
-    """The record, opened once until somebody lets it go. Raises AgentFlowError."""
-    found = laboratory.opened("course", "record")
-    if isinstance(found, Record):
-        return found
-    record = open_record()
-    laboratory.keep("course", "record", record)
-    return record
 
 
 def _compared(question: Question, said: Mapping[str, Any]) -> str:

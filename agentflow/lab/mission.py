@@ -14,12 +14,12 @@ from ..errors import AgentFlowError
 from ..front import Engine
 from .broken import BROKEN
 from .invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
-from .laboratory import PATIENT, keep, opened
+from .laboratory import PATIENT
 from .look import counted
 from .moves import Moved
 from .own_schema import new_name, own_schema
 from .playbook import PLAYABLE
-from .record import Record, open_record
+from .record import the_record
 from .rows import Rows, read_rows
 from .said import Said
 from .schedule import LANES, Move, Schedule, Setting, deliver, parse
@@ -211,11 +211,11 @@ def record_of(mission: Mission) -> Best:
     """The shortest line that is kept for the mission, or else the one to begin with."""
     ours = Best(mission.begin_moves, mission.begin)
     try:
-        kept = _record().read(_where(mission)).events
+        kept = the_record().read(_where(mission)).events
         moves = min(map(int, kept), default=ours.moves)
         if moves >= ours.moves:
             return ours
-        return Best(moves, kept[str(moves)], _record().since(_where(mission), str(moves)))
+        return Best(moves, kept[str(moves)], the_record().since(_where(mission), str(moves)))
     except AgentFlowError as error:
         return replace(ours, trouble=f"Nobody's record can be read now, so this is the one to begin with. {error}")
 
@@ -223,7 +223,7 @@ def record_of(mission: Mission) -> Best:
 def keep_record(mission: Mission, moves: int, line: str) -> str:
     """The line is kept; who was first with so many moves stays. A sentence if it could not be kept, or nothing."""
     try:
-        _record().note(_where(mission), str(moves), line)
+        the_record().note(_where(mission), str(moves), line)
     except AgentFlowError as error:
         return f" It could not be kept. {error}"
     return ""
@@ -231,13 +231,3 @@ def keep_record(mission: Mission, moves: int, line: str) -> str:
 
 def _where(mission: Mission) -> str:
     return f"class record/{mission.name}"
-
-
-def _record() -> Record:
-    """The course's record, opened once. Raises AgentFlowError."""
-    found = opened("course", "record")
-    if isinstance(found, Record):
-        return found
-    record = open_record()
-    keep("course", "record", record)
-    return record

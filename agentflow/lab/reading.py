@@ -284,7 +284,7 @@ class _Reader:
         if answer == "effect":
             number = self.effects.setdefault(detail.get("effect_id", object()), len(self.effects) + 1)
             action.effects = (*action.effects, self.here)
-            found |= {"effect": number, "doubled": len(action.effects) > 1}
+            found |= {"effect": number, "nth": len(action.effects)}
             if action.opened is None and action.acknowledged is None:
                 action.opened, action.caller, action.unknown = self.here, who, who != self.holder
         else:

@@ -18,7 +18,7 @@ from ..errors import AgentFlowError, EventRefused
 from ..front import Engine, find_database
 from ..migrations import migrate
 from ..worker import new_identity
-from .laboratory import schema_of
+from .laboratory import keep, opened, schema_of
 from .outline import Exercise, Outline
 
 SCHEMA = "course"
@@ -171,3 +171,13 @@ def open_record(schema: str | None = None) -> Record:
     database = find_database(chosen, patience=PATIENCE)
     migrate(database, course=True)
     return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise, "notes": notes}))
+
+
+def the_record() -> Record:
+    """The record, opened once until somebody lets it go. Raises AgentFlowError."""
+    found = opened("course", "record")
+    if isinstance(found, Record):
+        return found
+    record = open_record()
+    keep("course", "record", record)
+    return record

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .entries import Row
 from .reading import story
-from .story import A_DAY, Mark, Story
+from .story import A_DAY, Mark, Story, too_many
 
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
@@ -85,7 +85,7 @@ def _tool(mark: Mark) -> str:
     if mark.doubled:
         reason = "has forgotten the key" if mark.key == "forgotten" else "cannot know the call"
         again = " again with the same key" if mark.key == "forgotten" else how
-        effect = f"commits business effect {mark.effect}: one action intent, two effects"
+        effect = f"commits business effect {mark.effect}: {too_many(mark.nth)}"
         return f"{who} calls the tool{again}; the tool {reason} and {effect}{lost}"
     attempts = "" if mark.key == "no" else f", attempts {mark.attempts}"
     return f"{who} calls the tool{how}; the tool commits business effect {mark.effect}{attempts}{lost}"

@@ -77,9 +77,11 @@ def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
 
 def _page(path: Path, names: Sequence[str]) -> Page:
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    if any(cell.cell_type == "code" and cell.execution_count is None for cell in notebook.cells):
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    if unexecuted := next((cell for cell in code if cell.execution_count is None), None):
         raise AgentFlowError(
-            f"{path} was not executed: run `python -m tests.execute_notebooks {path}`, then build again."
+            f"{path} was not executed to its end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
+            "JupyterLab, choose Run > Run All Cells, save it, and build again."
         )
     seen: set[str] = set()
     parts = [_once(_cell(cell, path), seen) for cell in notebook.cells]
@@ -108,7 +110,7 @@ def _cell(cell: Any, path: Path) -> str:
     if cell.cell_type == "markdown":
         renderer = _Prose(escape=False, attachments=cell.get("attachments"))
         return f'<div class="prose">{_with_pictures(str(MarkdownWithMath(renderer=renderer).render(cell.source)), path)}</div>'
-    if cell.cell_type != "code":
+    if cell.cell_type != "code" or not cell.source.strip():  # Shift+Enter on the last cell adds an empty one
         return ""
     shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
     wide = (

@@ -14,7 +14,7 @@ from ..errors import BadSchedule, DatabaseAway, LaneError
 from ..front import Engine
 from ..server import Server
 from ..values import to_json
-from .crew import Kind, known_kind
+from .crew import SHARED_NAME, Kind, known_kind
 from .look import counted
 from .moves import Moved
 from .playbook import PRESETS, as_line
@@ -293,9 +293,11 @@ class Stage:
         before = self.recording.frames[max(0, self._position - 1)]
         looking = self.entry is not None
         entries = self.recording.entries(self.workflow)
+        shared = self.stepper.setting.names == "shared"  # the history cannot tell them apart
+        lanes = [SHARED_NAME] if shared else [lane.name for lane in self.recording.frames[-1].lanes]
         picture = timeline(
             entries, compact=True, live=live, cursor=self.entry or len(entries) or None,
-            axis=self.axis if live else "entry", workers=[lane.name for lane in self.recording.frames[-1].lanes],
+            axis=self.axis if live else "entry", workers=lanes,
         )  # fmt: skip
         return Scene(
             name=self.stepper.setting.workflow,

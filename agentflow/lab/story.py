@@ -21,8 +21,9 @@ class Mark:
     """One column: an entry, a replay of a claim (`9a`), the end of a run that lost its lease, or several alike.
 
     `at` is in seconds since the first entry. A call of the tool has `answer` (effect, repeated or refused), `effect` (its
-    number), `attempts`, `key` (same, no, new, forgotten), `reply` (received or lost) and `reply_to`, the column where it
-    was lost. `why` is what a refused write met. `closes` says that an acknowledgment ends a gap.
+    number), `nth` (which effect of its own action that is), `attempts`, `key` (same, no, new, forgotten), `reply` (received
+    or lost) and `reply_to`, the column where it was lost. `why` is what a refused write met. `closes` says that an
+    acknowledgment ends a gap.
     """
 
     label: str
@@ -42,11 +43,16 @@ class Mark:
     key: str = ""
     reply: str = ""
     reply_to: int | None = None
-    doubled: bool = False
+    nth: int = 0
     in_gap: bool = False
     closes: bool = False
     folded: tuple[Mark, ...] = ()
     n: int = 0
+
+    @property
+    def doubled(self) -> bool:
+        """Whether its action had left an effect already."""
+        return self.nth > 1
 
     @property
     def entries(self) -> set[int]:
@@ -138,18 +144,21 @@ class Story:
 
 _OF_A_LEASE = {"expired", "released"}
 _BOXES = {
-    "duplicate": ("duplicate effect", "one action intent, two effects"),
     "lost": ("effect lost", "acknowledged, and nothing happened"),
     "gap": ("acknowledgment gap", "effect exists, engine does not know"),
 }
 
 
+def too_many(effects: int) -> str:
+    """What is wrong with more than one effect of one action."""
+    return f"one action intent, {'two' if effects == 2 else effects} effects"
+
+
 def box_of(told: Story) -> Box | None:
     """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
     if told.doubled:
-        count = sum(mark.doubled for mark in told.marks) + 1
-        title, text = _BOXES["duplicate"]
-        return Box("duplicate", told.doubled[0], title, text if count == 2 else text.replace("two", str(count)))
+        last = told.marks[int(told.doubled[0].end)]
+        return Box("duplicate", told.doubled[0], "duplicate effect", too_many(last.nth))
     if told.lost:
         return Box("lost", told.lost[0], *_BOXES["lost"])
     for column, mark in enumerate(told.marks):

@@ -152,17 +152,17 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
         if last and told.marks[last - 1].doubled:
             right += 28 if layout is FULL else 0
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
-        edge = max(right + _overhang(told.marks[first:last]), whole, layout.width - MARGIN)
+        edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
         made.append(
             Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans, pitch)
         )
     return made
 
 
-def _overhang(marks: Sequence[Mark]) -> int:
+def _overhang(marks: Sequence[Mark], pitch: float) -> float:
     """How far words reach beyond the last column: those of a reply lost before it, and its own if they are long."""
     if len(marks) > 1 and marks[-2].reply == "lost":
-        return 26
+        return 26 + max(0, 60 - pitch)  # closer columns leave the same words less of their own
     last = marks[-1] if marks else None
     return 0 if last is None or last.kind not in {"tool", "acknowledge"} else 16 if last.doubled else 13
 

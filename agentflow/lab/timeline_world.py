@@ -53,17 +53,11 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
         outer, inner, size = (31, 22, 20) if s.layout is FULL else (22, 15, 14)
         s.path(f"M{num(x)} {y - outer}l{outer} {outer}l-{outer} {outer}l-{outer}-{outer}z", INK, 3.5, fill=PAPER)
         s.path(f"M{num(x)} {y - inner}l{inner} {inner}l-{inner} {inner}l-{inner}-{inner}z", INK, 2, fill=INK)
-        s.text(x, y + (7 if size == 20 else 5), str(_count_until(s, mark)), "inv c", size)
+        s.text(x, y + (7 if size == 20 else 5), str(mark.nth), "inv c", size)
     else:
         diamond = f"M{num(x)} {y - 10}l10 10l-10 10l-10 -10z"
         s.path(diamond, PAPER, 4, fill=PAPER)
         s.path(diamond, INK, 0, fill=INK)
-
-
-def _count_until(s: Sheet, mark: Mark) -> int:
-    """Which effect of its own action this is."""
-    doubles = [one for one in s.told.marks if one.doubled]
-    return 2 + doubles.index(mark) if mark in doubles else 2
 
 
 def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:

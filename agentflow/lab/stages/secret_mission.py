@@ -65,7 +65,7 @@ def _only_this_engine(url: str, schedule: Schedule) -> None:
     if real.sentence:
         raise CheckFailed(
             f"The real engine breaks on this line too, after {counted(real.moves, 'move')}: {real.guilty}. So what the "
-            "mission's engine does otherwise is not to blame. Leave `forget` out: how long a tool remembers is the tool's promise."
+            "mission's engine does otherwise is not to blame. Leave `forget` out: how long a tool remembers is its own promise."
         )
 
 

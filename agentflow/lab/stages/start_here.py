@@ -98,6 +98,23 @@ STAGE = Outline(
     fast=True,
     questions=(
         Question(
+            "who-makes-it-run",
+            "A request has come over HTTP. Which route of the API makes somebody work on it?",
+            (
+                Option(
+                    "POST /workflows, which submits it",
+                    "that submitting is running: it writes one row, so that the request outlives whoever took it in",
+                ),
+                Option("POST /workers/{worker_id}/run-once"),
+                Option(
+                    "none: the API only takes requests in",
+                    "that work needs a process of its own: whoever claims the row may do it, also an API that is asked to",
+                ),
+            ),
+            "Submitting wrote one row, and its state is still PENDING. A process of its own, `agentflow worker`, can work on it, "
+            "too.",
+        ),
+        Question(
             "when-b-is-done",
             "B finds recorded that A meant to unlock the account, and no answer. When B is done, what stands in the tool ledger?",
             (
