@@ -229,10 +229,7 @@ def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
         elif row["status"] == "failed":
             error = json.loads(row["error"])
             if error["type"] != "CrashBudgetSpent":
-                said = error["message"].partition(". ")[0]
-                if error["type"] == "DuplicateStep":
-                    said = said.partition(" (")[0]  # what helps a workflow's own code is no help here
-                why = f"{error['type']}: {said:.160}"
+                why = f"{error['type']}: {error['message'].partition('. ')[0]:.160}"
                 yield Guilty("workflows", row["id"], f"fails whoever works on it ({why})")
 
 

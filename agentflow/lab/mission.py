@@ -107,7 +107,8 @@ class _Watch:
         """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
         for invariant, guilty in broken(transition):
             if invariant.kind == "harm":
-                self.sentence, self.guilty = invariant.sentence, str(guilty)
+                said, advice, _ = str(guilty).partition(" (put a counter")  # that is for a workflow's own code
+                self.sentence, self.guilty = invariant.sentence, f"{said})" if advice else said
                 raise _Fell
 
 
