@@ -168,7 +168,14 @@ def test_numbers_and_nouns_agree(done: Engine) -> None:
 def test_a_failed_check_is_shown_as_its_sentence_alone() -> None:
     with pytest.raises(checks.CheckFailed) as caught:
         checks.ledgers([], executed=1, side_effects=0)
-    assert caught.value._render_traceback_() == [f"Not yet. {caught.value}"]
+    assert " ".join(caught.value._render_traceback_()) == f"Not yet. {caught.value}"
+
+
+def test_a_long_sentence_is_broken_between_words() -> None:
+    lines = checks.CheckFailed("three words of " * 20)._render_traceback_()
+    assert len(lines) > 1
+    assert " ".join(lines) == "Not yet. " + " ".join(["three words of"] * 20)
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_query_reads_both_schemas_and_cannot_write(done: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from agentflow.lab.checks import CheckFailed
 from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
 from agentflow.lab.laboratory import PATIENT
 from agentflow.lab.look import query
+from agentflow.lab.stages.beyond_the_lab import POLL
 from agentflow.lab.stepper import Stepper
+from agentflow.worker import Worker
 from tests.conftest import rows
 from tests.solutions import beyond_the_lab, reliability_evidence, your_own_workflow
 
@@ -225,7 +228,8 @@ def with_(**changes: Policy) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed when it ends, and 15 s is the most."),
+        (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed by the first poll after it ends"),
+        (with_(chat=Policy(lease_seconds=14.9)), "so up to 15.9 s later, and 15 s is the most."),
         (
             with_(chat=Policy(lease_seconds=3)),
             "A pause of 2 s that begins just before a renewal leaves it 3 s without one",
@@ -253,6 +257,11 @@ def test_settings_that_do_not_fit_are_told_which_figure(wrong: Callable[[], Any]
 def test_the_settings_of_the_solution_fit() -> None:
     judge = stages.outline("09-beyond-the-lab").exercise("settings").judge
     assert judged(judge, beyond_the_lab.settings).startswith(SOLVED)
+    assert judged(judge, with_(chat=Policy(lease_seconds=14))).startswith(SOLVED)
+
+
+def test_the_poll_that_is_counted_is_a_workers_own() -> None:
+    assert inspect.signature(Worker).parameters["poll_seconds"].default == POLL
 
 
 # -- the stubs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentflow.lab import laboratory, stages
 from agentflow.lab.checks import CheckFailed
 from agentflow.lab.exercise import NOT_SOLVED, SOLVED, judged
 from agentflow.lab.explore import explore
-from agentflow.lab.mission import MISSIONS, Mission, broken_by, class_record, draw
+from agentflow.lab.mission import MISSIONS, Mission, broken_by, class_record, draw, keep_record
 from agentflow.lab.own_schema import new_name
 from agentflow.lab.schedule import Schedule, parse
 from tests.conftest import rows
@@ -73,13 +74,33 @@ def test_the_record_is_beaten_kept_and_equalled(engine: Engine, course: str) -> 
     said = judged(JUDGE, secret_mission.break_it, engine, DRAWN)
     assert said.startswith(f"{SOLVED}: the class record was 10, and is yours now with 7.")
     laboratory.let_go("course", "record")  # another kernel, another day
-    assert "7 moves: A B A*2 B*3" in str(class_record(DRAWN))
-    assert judged(JUDGE, lambda: "B A B*2 A*3", engine, DRAWN).startswith(f"{SOLVED}: as short as the class record")
-    assert "7 moves: A B A*2 B*3" in str(class_record(DRAWN))  # who was first stays
+    assert re.search(r"is 7 moves, since \d{4}-\d\d-\d\d$", str(class_record(DRAWN)))
+    said = judged(JUDGE, lambda: "B A B*2 A*3", engine, DRAWN)
+    assert said.startswith(f"{SOLVED}: as short as the class record (7 moves: A B A*2 B*3)")  # who was first stays
     assert "9 moves" in str(class_record(draw(seed=1)))
     assert rows(engine, "SELECT * FROM {s}.workflows") == []
     kept = rows(engine, f'SELECT id, status FROM "{course}".workflows')
     assert kept == [{"id": "class record/claim_reads_first", "status": "waiting"}]
+
+
+def test_a_players_line_is_told_only_to_who_has_found_one_as_short(engine: Engine, course: str) -> None:
+    assert keep_record(DRAWN, 8, "A B A*3 B*3") == ""
+    assert "A B A*3" not in str(class_record(DRAWN))
+    with pytest.raises(CheckFailed, match=r"class record is 8 moves, since .*\. Which") as longer:
+        judged(JUDGE, lambda: "A B A*5 B*", engine, DRAWN)
+    assert "A B A*3" not in str(longer.value)
+    with pytest.raises(CheckFailed, match=r"not in fewer moves.*class record is 8 moves: A B A\*3 B\*3\."):
+        judged(JUDGE, lambda: "A B A*3 B*3", engine, DRAWN)
+
+
+def test_no_advice_for_a_workflows_own_code_is_given_to_who_broke_the_engine(url: str) -> None:
+    broke = broken_by(url, moves_of(DRAWN, "A B A*2 B*3"))
+    assert "asked for step 'classify' again)" in broke.guilty
+
+
+def test_a_mission_says_which_engine_and_what_it_does(engine: Engine) -> None:
+    assert str(DRAWN).startswith("The engine to break: without=claim_reads_first\nA claim reads")
+    assert "<p>A claim reads a runnable row" in DRAWN._repr_html_()
 
 
 def stub() -> str:
@@ -87,7 +108,7 @@ def stub() -> str:
 
 
 LINES: list[tuple[Any, str]] = [
-    ("A*5 A! expire B*", r"not in fewer moves.*class record is 9 moves \(A\*5 A! expire B\*\)"),
+    ("A*5 A! expire B*", r"not in fewer moves.*class record is 9 moves: A\*5 A! expire B\*\."),
     ("A*4 A/ A due A*2", "Broken, but not in fewer moves. .*after 9 moves"),
     ("A*", "holds: after 7 moves request-1 is COMPLETED, attempts 1, effects 1"),
     ("A*5 A! expire B", "holds: after 8 moves request-1 is ACTION_PENDING"),

@@ -151,6 +151,15 @@ def test_a_worker_lost_directly_after_its_claim_has_replayed_nothing(engine: Eng
     assert marks(story(engine.history(histories.W)), "replay") == []
 
 
+def test_a_worker_that_fails_the_workflow_at_once_is_not_said_to_have_replayed_anything(engine: Engine) -> None:
+    a, b = histories.begin(engine, "A", "B")
+    a.claim().step("classify").kill("before checkpoint plan")
+    histories.expire(engine)
+    b.claim()
+    engine.fail_workflow(b.claimed, {"type": "DeterminismError", "message": "no", "traceback": ""})
+    assert marks(story(engine.history(histories.W)), "replay") == []
+
+
 def test_a_requeued_workflow_does_not_replay_the_failure_that_was_removed(engine: Engine) -> None:
     (a,) = histories.begin(engine, "A")
     error = {"type": "ValueError", "message": "no", "traceback": ""}

@@ -7,6 +7,7 @@ not: table, id, column, what stands there, what should. What does not live here:
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class CheckFailed(AssertionError):
     """Rows or an answer are not as they should be; a notebook shows the sentence, without the checker's own traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"Not yet. {self}"]
+        """Lines between words: JupyterLab breaks a longer one anywhere."""
+        return textwrap.wrap(f"Not yet. {self}", 80, break_long_words=False, break_on_hyphens=False)
 
 
 def wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: str = "") -> CheckFailed:

@@ -7,7 +7,7 @@ not: the invariants (`invariants`), the shortest line that there is (`explore`),
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import AgentFlowError
@@ -44,7 +44,11 @@ class Mission:
 
     def __repr__(self) -> str:
         forgets = " ".join(BROKEN[one].forgets for one in self.setting.without)
-        return f"The engine of {self.setting}. {forgets}"
+        return f"The engine to break: {self.setting}\n{forgets}"
+
+    def _repr_html_(self) -> str:
+        """The same as text that breaks between words."""
+        return Said(str(self).split("\n"))._repr_html_()
 
 
 def _mission(setting: str, begin: str, begin_moves: int, shortest: int) -> Mission:
@@ -103,7 +107,8 @@ class _Watch:
         """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
         for invariant, guilty in broken(transition):
             if invariant.kind == "harm":
-                self.sentence, self.guilty = invariant.sentence, str(guilty)
+                said, advice, _ = str(guilty).partition(" (put a counter")  # that is for a workflow's own code
+                self.sentence, self.guilty = invariant.sentence, f"{said})" if advice else said
                 raise _Fell
 
 
@@ -182,21 +187,38 @@ def _standing(rows: Rows) -> str:
 
 def class_record(mission: Mission) -> Said:
     """The shortest line that anybody of this class has found for the mission, kept in the course's own schema."""
-    moves, line, trouble = record_of(mission)
-    return Said(
-        [f"The class record for this engine is {counted(moves, 'move')}: {line}", *([trouble] if trouble else [])]
-    )
+    best = record_of(mission)
+    return Said([f"The class record for this engine is {best.told()}", *([best.trouble] if best.trouble else [])])
 
 
-def record_of(mission: Mission) -> tuple[int, str, str]:
-    """The record's moves and its line, and a sentence if it cannot be read."""
-    best = mission.begin_moves, mission.begin
+@dataclass(frozen=True)
+class Best:
+    """The record: its moves, its line, since which day it stands (none: it is ours), and why nobody's can be read."""
+
+    moves: int
+    line: str
+    since: str = ""
+    trouble: str = ""
+
+    def told(self, found: int | None = None) -> str:
+        """Its length. Its line only if that is ours, or to somebody who `found` one in as few moves."""
+        length = counted(self.moves, "move")
+        if self.since and (found is None or found > self.moves):
+            return f"{length}, since {self.since}"
+        return f"{length}: {self.line}"
+
+
+def record_of(mission: Mission) -> Best:
+    """The shortest line that is kept for the mission, or else the one to begin with."""
+    ours = Best(mission.begin_moves, mission.begin)
     try:
         kept = the_record().read(_where(mission)).events
+        moves = min(map(int, kept), default=ours.moves)
+        if moves >= ours.moves:
+            return ours
+        return Best(moves, kept[str(moves)], the_record().since(_where(mission), str(moves)))
     except AgentFlowError as error:
-        return *best, f"Nobody's record can be read now, so this is the one to begin with. {error}"
-    found = [(int(moves), line) for moves, line in kept.items()]
-    return *min([best, *found], key=lambda one: one[0]), ""
+        return replace(ours, trouble=f"Nobody's record can be read now, so this is the one to begin with. {error}")
 
 
 def keep_record(mission: Mission, moves: int, line: str) -> str:

@@ -225,7 +225,10 @@ class _Reader:
         told = [one.detail["replayed"] for one in own if "replayed" in one.detail]
         early = bool(own) and own[0].transaction == "fault" and own[0].subject in {"after claim", "before load"}
         nothing = early and all(one.transaction == "fault" for one in own)
-        count = told[0] if told else 0 if nothing else len(self.recorded)
+        failed = (
+            next((one.transaction for one in own if one.transaction != "fault"), None) == "fail"
+        )  # nobody wrote where
+        count = told[0] if told else 0 if nothing or failed else len(self.recorded)
         for number, name in enumerate(list(self.recorded)[:count], 1):
             label = f"{entry.n}{_letters(number)}"
             self.marks.append(

@@ -135,6 +135,13 @@ class Record:
         row = self.engine.get_workflow(name)
         return Kept(name, row["events"] if row else {})
 
+    def since(self, name: str, event: str) -> str:
+        """The day on which the event came."""
+        entries = self.engine.history(name)
+        return next(
+            f"{one['at']:%Y-%m-%d}" for one in entries if (one["event"], one["subject"]) == ("event_delivered", event)
+        )
+
     def keep(self, name: str, event: str, payload: Any) -> Kept:
         """The event is kept, unless another payload came first, which stays; what is kept now."""
         with suppress(EventRefused):

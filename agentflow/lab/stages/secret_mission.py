@@ -24,20 +24,21 @@ def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
     if not broke.sentence:
         raise CheckFailed(
             f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
-            "harmed. What would this guard have stopped? Make just that happen."
+            "harmed. What does the real engine stop, and this one not? Make just that happen."
         )
-    _only_the_guard(url, schedule)
-    record, whose, _ = record_of(mission)
+    _only_this_engine(url, schedule)
+    record = record_of(mission)
     told = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
-    if broke.moves >= record and broke.moves > mission.shortest:
+    if broke.moves >= record.moves and broke.moves > mission.shortest:
         raise CheckFailed(
-            f"Broken, but not in fewer moves. {told} The class record is {counted(record, 'move')} ({whose}). Which of your "
-            "moves does the harm not need?"
+            f"Broken, but not in fewer moves. {told} The class record is {record.told(broke.moves)}. Which of your moves does "
+            "the harm not need?"
         )
     kept = keep_record(mission, broke.moves, str(Schedule(moves=schedule.moves)))
-    if broke.moves < record:
-        return f"Solved: the class record was {record}, and is yours now with {broke.moves}.{kept} {told}"
-    return f"Solved: as short as the class record, and nobody can do it in fewer.{kept} {told}"
+    if broke.moves < record.moves:
+        return f"Solved: the class record was {record.moves}, and is yours now with {broke.moves}.{kept} {told}"
+    best = f"as short as the class record ({record.told(broke.moves)}), and nobody can do it in fewer"
+    return f"Solved: {best}.{kept} {told}"
 
 
 def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
@@ -55,16 +56,16 @@ def _played(url: str, schedule: Schedule) -> Broke:
         raise CheckFailed(str(error)) from None
 
 
-def _only_the_guard(url: str, schedule: Schedule) -> None:
-    """The real engine holds against the same moves. Raises CheckFailed if it does not: then the guard is not to blame."""
+def _only_this_engine(url: str, schedule: Schedule) -> None:
+    """The real engine holds against the same moves. Raises CheckFailed if it does not: then the difference is not to blame."""
     try:
         real = broken_by(url, replace(schedule, setting=replace(schedule.setting, without=())))
     except AgentFlowError:
         return  # a move that the real engine does not allow cannot break it
     if real.sentence:
         raise CheckFailed(
-            f"The real engine breaks on this line too, after {counted(real.moves, 'move')}: {real.guilty}. The guard is not "
-            "to blame. Leave `forget` out: how long a tool remembers is the tool's promise."
+            f"The real engine breaks on this line too, after {counted(real.moves, 'move')}: {real.guilty}. So what the "
+            "mission's engine does otherwise is not to blame. Leave `forget` out: how long a tool remembers is its own promise."
         )
 
 
@@ -76,7 +77,8 @@ STAGE = Outline(
     questions=(
         Question(
             "two-recoverers",
-            "A died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many effects?",
+            "`crasher` died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many "
+            "effects?",
             (
                 Option(
                     "both, two effects",
@@ -120,7 +122,7 @@ STAGE = Outline(
         Exercise(
             "break_it",
             (
-                "Say what the missing guard did: whom did it stop, and when? Your line must bring somebody to that place.",
+                "Say what the real engine does here: whom does it stop, and when? Your line must bring somebody to that place.",
                 "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
                 "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
             ),

@@ -110,7 +110,7 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
 STAGE = Outline(
     name="08-your-own-workflow",
     title="Your own workflow",
-    goal="Write a workflow and a tool, run them on the engine, and let the explorer find what no test run shows.",
+    goal="Read a workflow and run it, let the explorer find what no test run shows, and write one of your own.",
     minutes=15,
     questions=(
         Question(
@@ -124,7 +124,7 @@ STAGE = Outline(
                 ),
                 Option(
                     "B sends under the key of A",
-                    "that the engine corrects a call: it can replay a result, and never guesses which action was meant",
+                    "that the key is taken from the plan: the function has to ask for it, as that of B did in 04",
                 ),
                 Option("B is refused, and the workflow fails"),
                 Option(
@@ -132,8 +132,8 @@ STAGE = Outline(
                     "that a plan does not count: it was committed, and A may have been about to send",
                 ),
             ),
-            "The row of the plan holds A's key, and B asked for another. The engine cannot know whether both mean one mail, and "
-            "a wrong guess would be a second mail or a lost one.",
+            "The row of the plan holds A's key. In 04, B's function asked for that very key; here it asks for another. The "
+            "engine cannot know whether both mean one mail, and a wrong guess would be a second mail or a lost one.",
         ),
     ),
     exercises=(
