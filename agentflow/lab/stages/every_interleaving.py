@@ -115,8 +115,8 @@ STAGE = Outline(
                     "that two workers must block each other: each write goes through, and somebody completes it",
                 ),
             ),
-            "A wrote under token 1 while the row held 2. But it wrote what B would have written, at the same place, so nobody "
-            "outside can notice. (That assumes a model that gives both the same answer.)",
+            "A wrote under token 1 while the row held 2. If the model gives both the same answer, it wrote what B would have "
+            "written, at the same place, and nobody outside can notice.",
         ),
     ),
     exercises=(
