@@ -6,7 +6,7 @@ PY := .venv/bin/python
 STAMP := .venv/agentflow-setup
 UV := uv==0.13.9
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/nbval-sanitize.cfg
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg
 NOTEBOOKS := $(wildcard notebooks)
 
 # A .venv whose Python is gone, or which was made in another folder, is made anew.
@@ -39,7 +39,7 @@ test-long: browser ## runs the tests that take longer than `make test` has
 test-unpinned: browser ## runs what `make test` runs on the newest versions that pyproject.toml allows, in an environment of its own
 	"$(PYTHON)" -m venv build/unpinned
 	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
-	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/test_house.py::test_what_runs_here_is_what_the_lock_says \
+	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
 		$(NBVAL) tests $(NOTEBOOKS)
 
 lint: $(STAMP) ## checks style, format and types
@@ -72,7 +72,7 @@ clean: ## removes .venv and what tests and builds leave behind; the laboratory's
 	find agentflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 browser: $(STAMP)
-	@$(PY) -m tests.chromium
+	@$(PY) -m tests.support.chromium
 
 remake: ;
 

@@ -5,8 +5,8 @@ remembers its keys, each planned action has left exactly one business effect.* S
 """
 
 from .database import Database
+from .engine import Engine, find_database, lease_guard, open_engine
 from .errors import AgentFlowError, CrashInjected, LostLease, StepFailed, Suspend, ToolRefused
-from .front import Engine, find_database, lease_guard, open_engine
 from .log import log_event
 from .migrations import migrate
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Policy, ToolCall

@@ -25,7 +25,7 @@ from starlette.routing import Match
 
 from . import errors
 from .answers import Delivered, Entry, Health, Metrics, NewWorkflow, Problem, Status, Summary, Worked, Workflow
-from .front import Engine, find_database, is_embedded
+from .engine import Engine, find_database, is_embedded
 from .gate import LOOPBACK, Gate, spelled
 from .log import log_event
 from .migrations import migrate

@@ -26,13 +26,13 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from .driver_errors import is_spent, named, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
 from .queries import LABORATORY, READS
 from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from .statements import TRANSACTIONS
-from .trouble import is_spent, named, unconnected
 
 Row = dict[str, Any]
 

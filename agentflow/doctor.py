@@ -12,10 +12,10 @@ from pathlib import Path
 
 from . import server
 from .database import Database
+from .driver_errors import MAKE_ROOM, is_full
+from .engine import is_embedded
 from .errors import AgentFlowError, ServerError
-from .front import is_embedded
 from .migrations import LABORATORY, standing, way_out
-from .trouble import MAKE_ROOM, is_full
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (

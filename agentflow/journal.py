@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from .engine import Transactions
 from .errors import (
     CrashInjected,
     DeterminismError,
@@ -26,6 +25,7 @@ from .errors import (
 )
 from .model import ActionIntent, Checkpoint, Claim, Tool
 from .run import interrupted
+from .transactions import Transactions
 from .values import fingerprint, to_json
 
 States = Mapping[str, str]

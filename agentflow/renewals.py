@@ -13,10 +13,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 
-from .engine import Transactions
 from .errors import CrashInjected, LostLease
 from .log import log_event
 from .model import Claim
+from .transactions import Transactions
 
 _RENEWALS: weakref.WeakSet[Renewals] = weakref.WeakSet()
 _IDLE_SECONDS = 60.0  # after so long without a claim the thread ends; the next claim starts another

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from .bell import Bell
-from .engine import Transactions
 from .errors import (
     CrashInjected,
     DatabaseAway,
@@ -33,6 +32,7 @@ from .log import log_event
 from .model import Claim, Tool
 from .renewals import Renewals
 from .run import DurableRunner, Workflow, interrupted
+from .transactions import Transactions
 
 Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 

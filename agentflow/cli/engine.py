@@ -16,19 +16,20 @@ import typer
 from sqlalchemy import inspect
 
 from .. import doctor as doctoring
-from .. import evidence, launch, server
+from .. import evidence, server
 from ..database import Database
-from ..engine import DEFAULT_WORKFLOW
+from ..engine import Engine, find_database, is_embedded, open_engine
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
-from ..front import Engine, find_database, is_embedded, open_engine
 from ..gate import LOOPBACK
 from ..log import log_event
 from ..migrations import LABORATORY, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
 from ..schema import DEFAULT_SCHEMA
+from ..transactions import DEFAULT_WORKFLOW
 from ..worker import new_identity
 from ..workflows import WORKFLOWS
+from . import launch
 from .options import PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
 
 BATCH = 500

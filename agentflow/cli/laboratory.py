@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..engine import DEFAULT_WORKFLOW
+from ..engine import find_database
 from ..errors import BadName
-from ..front import find_database
 from ..requests import DEFAULT_COLUMN, read_requests
+from ..transactions import DEFAULT_WORKFLOW
 from .options import PATIENCE, Column, Json, Progress, Requests, app, print_figures, print_json
 
 
@@ -35,7 +35,7 @@ def soak(
     as_json: Json = False,
 ) -> None:
     """Run requests on worker processes, kill workers, report."""
-    from ..lab.soak import soak as run
+    from ..lab.crashes.soak import soak as run
 
     if kills and random_kills:
         raise BadName("--kills and --random-kills exclude each other; give one of them.")
@@ -90,8 +90,8 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Play one schedule, print its history, draw it."""
-    from ..lab.play import play as run
-    from ..lab.play import read_line
+    from ..lab.schedule.play import play as run
+    from ..lab.schedule.play import read_line
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
     schedule = read_line(line, workflow, without or ())
@@ -128,7 +128,7 @@ def atlas(
 
     The exit code is 1 if a cell is not what its engine's missing guard predicts.
     """
-    from ..lab.atlas import atlas as run
+    from ..lab.crashes.atlas import atlas as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
     found = run(
@@ -181,8 +181,8 @@ def explore(
 
     The exit code is 1, with the shortest schedule that breaks it, if an invariant falls, or if a bound ended the search.
     """
-    from ..lab.explore import explore as run
-    from ..lab.timeline import timeline
+    from ..lab.explorer.explore import explore as run
+    from ..lab.pictures.timeline import timeline
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
     found = run(

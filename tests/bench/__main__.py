@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from .run import main
+    from tests.bench.run import main
 
     sys.exit(main())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from agentflow.lab.atlas import atlas
-
-from .place import Place
+from agentflow.lab.crashes.atlas import atlas
+from tests.bench.place import Place
 
 
 def atlas_seconds(place: Place) -> float:

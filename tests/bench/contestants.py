@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from agentflow import Database, Engine
-
-from .tutorial_engine import TutorialEngine
+from tests.bench.tutorial_engine import TutorialEngine
 
 REQUEST = "My password no longer works and I cannot login, please help me today"
 _SPAWN = multiprocessing.get_context("spawn")

@@ -9,10 +9,9 @@ from typing import Any
 from sqlalchemy import event
 
 from agentflow import Database, Engine
-
-from .contestants import REQUEST
-from .place import Place
-from .tutorial_engine import TutorialEngine
+from tests.bench.contestants import REQUEST
+from tests.bench.place import Place
+from tests.bench.tutorial_engine import TutorialEngine
 
 
 class _Counting(Database):

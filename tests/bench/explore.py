@@ -6,13 +6,12 @@ import statistics
 import time
 
 from agentflow import Engine
-from agentflow.lab.broken import BROKEN
-from agentflow.lab.checker import check
-from agentflow.lab.explore import explore
-from agentflow.lab.explore_report import Exploration
-from agentflow.lab.verdicts import VERDICTS
-
-from .place import Place
+from agentflow.lab.broken.catalogue import BROKEN
+from agentflow.lab.explorer.explore import explore
+from agentflow.lab.explorer.report import Exploration
+from agentflow.lab.explorer.verdicts import VERDICTS
+from agentflow.lab.verify.checker import check
+from tests.bench.place import Place
 
 LARGER = {"crashes": 3, "expiries": 3, "lost_replies": 2}
 COPIES = 145_000  # of a workflow with seven entries

@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable
 
 from agentflow import Engine
-from agentflow.lab.laboratory import PATIENT
-from agentflow.lab.pairs import pair_matrix
-from agentflow.lab.stepper import Stepper
-from agentflow.lab.timeline import timeline
-
-from .atlas import atlas_seconds
-from .explore import LARGER, checked, exhausted, settled
-from .lanes import medians
-from .place import Place
-from .room import median_click
+from agentflow.lab.isolation.pair_matrix import pair_matrix
+from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.pictures.timeline import timeline
+from agentflow.lab.schedule.stepper import Stepper
+from tests.bench.atlas import atlas_seconds
+from tests.bench.explore import LARGER, checked, exhausted, settled
+from tests.bench.lanes import medians
+from tests.bench.place import Place
+from tests.bench.room import median_click
 
 ENTRIES = 60
 LONG_LINE = "A*2 " + "A~ " * 44 + "A A! expire B*2 B|| expire A+ A* B> B"

@@ -6,11 +6,10 @@ import statistics
 import time
 
 from agentflow import Engine
-from agentflow.lab.crew import Kind
-from agentflow.lab.laboratory import PATIENT
-from agentflow.lab.stepper import Stepper
-
-from .place import Place
+from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.stepper import Stepper
+from tests.bench.place import Place
 
 LINE = "requests=2 A*7 B*5 B! expire@2 B+ B*4 A"
 MOVES = 20

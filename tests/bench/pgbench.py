@@ -16,8 +16,7 @@ from pathlib import Path
 from agentflow import Database
 from agentflow.database import _SETTINGS as SESSION
 from agentflow.server import ServerError, find_binaries
-
-from .contestants import REQUEST
+from tests.bench.contestants import REQUEST
 
 _CATEGORY = '{"category":"account_access","priority":"normal"}'
 _PLAN = '{"steps":["validate identity","reset credentials","confirm access"]}'

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests import chromium
-from tests.browser import jupyter_lab, open_notebook, run_all, shut, write_notebook
-from tests.helpers import database_of_its_own
+from tests.support import chromium
+from tests.support.browser import jupyter_lab, open_notebook, run_all, shut, write_notebook
+from tests.support.helpers import database_of_its_own
 
 CELLS = (
-    "from agentflow.lab.laboratory import fresh_laboratory\nfrom agentflow.lab.room import control_room\n"
+    "from agentflow.lab.laboratory.laboratory import fresh_laboratory\nfrom agentflow.lab.room.widget import control_room\n"
     'engine = fresh_laboratory("bench_room")',
     "room = control_room(engine)\nroom",
 )

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from agentflow import Database, Engine
-
-from .contestants import REQUEST, Contestant
-from .counts import count_ours, count_tutorial
-from .laboratory import explored, moved, waited_for
-from .pgbench import PgBench
-from .place import Place
-from .single import claim_ratio, latency_ratio
-from .tutorial_engine import TutorialEngine
+from tests.bench.contestants import REQUEST, Contestant
+from tests.bench.counts import count_ours, count_tutorial
+from tests.bench.laboratory import explored, moved, waited_for
+from tests.bench.pgbench import PgBench
+from tests.bench.place import Place
+from tests.bench.single import claim_ratio, latency_ratio
+from tests.bench.tutorial_engine import TutorialEngine
 
 COMMAND = "python -m tests.bench"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentflow import Database, Engine
-
-from .contestants import REQUEST
-from .place import Place
+from tests.bench.contestants import REQUEST
+from tests.bench.place import Place
 
 _FINISH = """
 UPDATE {s}.workflows

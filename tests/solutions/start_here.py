@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentflow import Engine
-from agentflow.lab.look import query
+from agentflow.lab.notebook.tables import query
 
 
 def count_effects(engine: Engine, workflow_id: str) -> int:

@@ -1,0 +1,106 @@
+"""What a program needs before it can run: JupyterLab's command line, a port, workflows of one's own, tables.
+
+Nothing leaves the computer: JupyterLab listens on 127.0.0.1 and keeps its token, and its news, its check for updates
+and its extension index are off. Read `cli` for who asks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..database import Database
+from ..engine import is_embedded
+from ..errors import AgentFlowError, BadName, DatabaseAway
+from ..log import log_event
+from ..migrations import migrate
+from ..run import Workflow
+
+FIRST = Path("notebooks", "00-start-here.ipynb")
+JUPYTER = (
+    Path(__file__).parent.parent / "jupyter"
+)  # configuration without which JupyterLab asks whether it may fetch news
+
+
+def course_folder() -> Path | None:
+    """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout."""
+    here = Path.cwd()
+    candidates = [here, *here.parents, Path(__file__).resolve().parents[2]]
+    return next((folder for folder in candidates if (folder / FIRST).is_file()), None)
+
+
+def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
+    """The command line of JupyterLab; without a course it opens on the current folder."""
+    parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    parts += ["--LabApp.extension_manager=readonly"]
+    if folder:
+        parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]
+    if not browser:
+        parts.append("--no-browser")
+    if getattr(os, "geteuid", lambda: 1)() == 0:
+        parts.append("--allow-root")
+    return parts
+
+
+def become(parts: list[str], schema: str) -> NoReturn:
+    """This process is JupyterLab now (on Windows: waits for it).
+
+    Its kernels find the schema in AGENTFLOW_SCHEMA, and its terminals find the command `agentflow`.
+    """
+    own = {"JUPYTER_CONFIG_PATH": JUPYTER, "PATH": Path(sys.executable).parent}
+    before = {name: os.pathsep.join(filter(None, [str(own[name]), os.environ.get(name)])) for name in own}
+    environment = os.environ | before | {"AGENTFLOW_SCHEMA": schema}
+    sys.stdout.flush()
+    if sys.platform == "win32":
+        sys.exit(subprocess.run(parts, env=environment, check=False).returncode)
+    os.execve(parts[0], parts, environment)
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket on the port; without one, on 8000 or one of the next ten."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(8000, 8011) if port is None else [port]:
+        try:
+            return socket.create_server((host, candidate), family=family)
+        except OSError as error:
+            trouble = error.strerror or str(error)
+    raise AgentFlowError(
+        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). End what listens there, or choose "
+        "another with --port."
+    )
+
+
+def own_workflows(spelled: str) -> Mapping[str, Workflow]:
+    """The workflow functions that `module:attribute` names."""
+    module, _, attribute = spelled.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadName(
+            f"--workflows {spelled!r} names nothing ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
+        ) from error
+    if isinstance(found, Mapping) and found and all(map(callable, found.values())):
+        return found
+    if callable(found):
+        return {found.__name__: found}
+    raise BadName(
+        f"--workflows {spelled!r} is {type(found).__name__}. Give a workflow function, or a dict of them by name."
+    )
+
+
+def wait_for_tables(database: Database, identity: str) -> None:
+    """The schema has today's tables, or the worker was told to stop; a database that is away is waited for."""
+    pause = 0.0
+    while not database.give_up.wait(pause):
+        try:
+            return migrate(database, laboratory=is_embedded())
+        except DatabaseAway as away:
+            pause = min(5.0, pause * 2 or 0.1)
+            log_event("database_away", worker_id=identity, error=str(away), next_try_seconds=pause)

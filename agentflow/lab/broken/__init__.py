@@ -1,0 +1,1 @@
+"""The real engine with one guard taken out, and everything that says what then goes wrong."""

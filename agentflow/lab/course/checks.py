@@ -1,0 +1,136 @@
+"""Proofs after a run: small functions that read the tables and name the row that is wrong.
+
+Each check returns a sentence when the rows are right and raises CheckFailed, shown as one sentence too, when they are
+not: table, id, column, what stands there, what should. What does not live here: questions (`course`), exercises
+(`exercise`, `stages`).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from ...engine import Engine
+from ...run import Ledger
+from ..history.entries import Row
+from ..notebook.tables import counted, effects_of, query, shown
+
+
+class CheckFailed(AssertionError):
+    """Rows or an answer are not as they should be; a notebook shows the sentence, without the checker's own traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines between words: JupyterLab breaks a longer one anywhere."""
+        return textwrap.wrap(f"Not yet. {self}", 80, break_long_words=False, break_on_hyphens=False)
+
+
+def wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: str = "") -> CheckFailed:
+    """The failure that names a row: table, id, column, what stands there, what should."""
+    said = f"{table}, row {row_id!r}, column {column}: found {shown(found)}, expected {shown(wanted)}. {hint}"
+    return CheckFailed(said.strip())
+
+
+def _workflow(engine: Engine, workflow_id: str) -> Row:
+    row = engine.get_workflow(workflow_id)
+    if row is None:
+        raise CheckFailed(f"workflows: there is no row {workflow_id!r}. Run the cell that submits it, then this one.")
+    return row
+
+
+def completed(engine: Engine, *workflow_ids: str) -> str:
+    """Each workflow is completed; the table's CHECKs then say that it has its result and that nobody holds it."""
+    for workflow_id in workflow_ids:
+        row = _workflow(engine, workflow_id)
+        if row["status"] != "completed":
+            raise wrong("workflows", workflow_id, "status", row["status"], "completed", "Recover it first.")
+    return f"completed: {', '.join(workflow_ids)}"
+
+
+def nothing_lost(engine: Engine, workflows: int) -> str:
+    """So many workflows are there, each is completed, and each planned action has left exactly one business effect."""
+    found = query(engine, "SELECT id FROM workflows ORDER BY id")
+    if len(found) != workflows:
+        raise CheckFailed(
+            f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again."
+        )
+    for row in found:
+        completed(engine, row["id"])
+        one_effect(engine, row["id"])
+    return f"{counted(workflows, 'workflow')} completed, one effect for each planned action"
+
+
+def one_effect(engine: Engine, workflow_id: str) -> str:
+    """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
+    planned = {intent["idempotency_key"]: intent["status"] for intent in _workflow(engine, workflow_id)["actions"]}
+    for key, status in planned.items():
+        if status != "ACKNOWLEDGED":
+            raise wrong("action_intents", key, "status", status, "ACKNOWLEDGED", "The engine does not know yet.")
+    seen: set[str] = set()
+    for effect in effects_of(engine, workflow_id):
+        key = effect["idempotency_key"]
+        if key not in planned or key in seen:
+            raise wrong("tool_ledger", effect["effect_id"], "idempotency_key", key, "one row for each planned action")
+        seen.add(key)
+    if missing := planned.keys() - seen:
+        raise CheckFailed(f"tool_ledger: no row has idempotency_key {min(missing)!r}, which was planned. It is lost.")
+    return f"one effect for each planned action of {workflow_id}"
+
+
+def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
+    """The tool was called so many times in all for the workflow."""
+    rows = effects_of(engine, workflow_id)
+    found = sum(row["attempts"] for row in rows)
+    if found != expected:
+        where = rows[-1]["effect_id"] if rows else workflow_id
+        raise wrong("tool_ledger", where, "attempts", found, expected, "Reset and follow the moves again.")
+    return f"the tool was called {counted(expected, 'time')} for {workflow_id}"
+
+
+def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
+    """The history has a write under this token that was refused, as the row had reached a higher one."""
+    rows = [entry for entry in engine.history(workflow_id) if entry["event"] == "write_refused"]
+    if not rows:
+        raise CheckFailed(f"history: {workflow_id} has no entry write_refused. Play the stale worker again.")
+    found = rows[-1]
+    place, reached = f"{workflow_id}/{found['n']}", found["detail"]["row_token"]
+    if found["fence_token"] != token:
+        raise wrong("history", place, "fence_token", found["fence_token"], token)
+    if reached <= token:
+        raise wrong("history", place, "row_token", reached, f"more than {token}", "Nobody had taken over yet.")
+    return f"a write under token {token} was refused: the row holds token {reached}"
+
+
+def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:
+    """Each of these steps has a checkpoint with a result in it."""
+    found = {step["step_id"]: step["value"] for step in _workflow(engine, workflow_id)["steps"]}
+    for step in steps:
+        if step not in found:
+            raise CheckFailed(f"steps: there is no row '{workflow_id}/{step}'. Run the cells above, then this one.")
+        if found[step] is None:
+            raise wrong(
+                "steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked, and never computed."
+            )
+    return f"a result is recorded for {', '.join(steps)}"
+
+
+def tokens(engine: Engine, workflow_id: str) -> str:
+    """Every checkpoint was written under a token that the row had reached, and never under an older one than before."""
+    row, highest = _workflow(engine, workflow_id), 0
+    for step in row["steps"]:
+        if not highest <= step["fence_token"] <= row["fence_token"]:
+            place, wanted = f"{workflow_id}/{step['step_id']}", f"{highest} to {row['fence_token']}"
+            raise wrong("steps", place, "fence_token", step["fence_token"], wanted)
+        highest = step["fence_token"]
+    return f"{counted(len(row['steps']), 'checkpoint')}, the last under token {highest}"
+
+
+def ledgers(runs: Sequence[Ledger], *, executed: int, side_effects: int) -> str:
+    """These runs together executed so many steps and sent so many side effects."""
+    steps = sum(ledger.cost for ledger in runs)
+    sent = [name for ledger in runs for name in ledger.side_effects]
+    if steps != executed:
+        raise wrong("execution ledger", f"of {len(runs)} runs", "executed", steps, executed)
+    if len(sent) != side_effects:
+        raise wrong("execution ledger", f"of {len(runs)} runs", "side_effects", sent, f"{side_effects} of them")
+    return f"{counted(executed, 'step')} executed, {counted(side_effects, 'side effect')} sent"

@@ -1,0 +1,207 @@
+"""A question and an exercise's hints as they stand on the page: with buttons in a live notebook, as text without one.
+
+What lives here: buttons, and what is on screen. What does not: what an answer means (`course`), where it is kept (`record`).
+A click calls the same function as a cell does. What goes wrong is said below the buttons.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as widgets
+
+from ..notebook.notes import Said, as_html
+from ..notebook.tables import STYLE
+from .desk import Desk
+from .outline import SURE, Exercise, Question
+from .record import SOLVED, Kept
+
+OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
+CHOOSE = "Choose an option first, then say how sure you are."
+CLOSED = "It was revealed before you answered."
+AGAIN = "`stage.again()` begins a new attempt; then run the cells from the top, one at a time."
+HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
+BUTTONS = {"guess": "It is a guess", "fairly sure": "I am fairly sure", "certain": "I am certain"}
+
+ASK_STYLE = """<style>
+.af-ask{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);max-width:1000px}
+.af-ask .widget-radio,.af-ask .widget-radio-box{width:100%;height:auto;max-width:none;margin:0}
+.af-ask .widget-radio-box label{height:auto;line-height:1.45;padding:2px 0;width:auto;white-space:normal;font-size:13px;
+ color:var(--jp-ui-font-color1,#1f2328)}
+.af-ask .jupyter-button{width:auto;color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color2,#eee);opacity:1}
+.af-ask .jupyter-button:disabled{color:var(--jp-ui-font-color2,#59636e);background:none;
+ box-shadow:inset 0 0 0 1px var(--jp-border-color2,#d0d7de)}
+.af-ask .jupyter-button:focus-visible,.af-ask input:focus-visible{outline:2px solid currentColor;outline-offset:1px}
+</style>"""
+
+# With the focus on a button JupyterLab takes `x` as delete cell. This attribute is the cure; only the page can set it.
+NO_SHORTCUTS = (
+    '<img alt="" width="0" height="0" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw==" '
+    "onload=\"const r=this.closest('.af-ask');if(r){const f=()=>r.querySelectorAll('button,input,summary')"
+    ".forEach(e=>e.setAttribute('data-lm-suppress-shortcuts','true'));f();"
+    'new MutationObserver(f).observe(r,{childList:true,subtree:true});}">'
+)
+
+
+class _Shown(ABC):
+    """Something with a live view and, beside it, the same as HTML and as text."""
+
+    view: widgets.VBox | None = None
+
+    @abstractmethod
+    def to_html(self) -> str:
+        """It, without buttons and style."""
+
+    @abstractmethod
+    def build(self) -> widgets.VBox:
+        """Its live view."""
+
+    def close(self) -> None:
+        """No widget of it is left."""
+        if self.view is not None:
+            for widget in (*_below(self.view), self.view):
+                for part in (getattr(widget, "style", None), widget.layout, widget):
+                    if part is not None:
+                        part.close()
+            self.view = None
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
+        self.view = self.view or self.build()
+        live = self.view._repr_mimebundle_(**options) or {}
+        static = f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+        return {**live, "text/html": static, "text/plain": repr(self)}
+
+
+def _below(box: widgets.Box) -> list[Any]:
+    inner = [one for child in box.children if isinstance(child, widgets.Box) for one in _below(child)]
+    return [*inner, *box.children]
+
+
+def _frame(*children: Any) -> widgets.VBox:
+    none = widgets.Layout(height="0", margin="0", overflow="hidden")
+    view = widgets.VBox([widgets.HTML(STYLE + ASK_STYLE + NO_SHORTCUTS, layout=none), *children])
+    view.add_class("af-ask")
+    return view
+
+
+class Prompt(_Shown):
+    """A question on the page. `send(number, sure)` keeps an answer and says why it did not, or nothing."""
+
+    def __init__(self, question: Question, desk: Desk, send: Callable[[int, str], str], note: str = "") -> None:
+        self.question, self.desk, self.send, self.note = question, desk, send, note
+
+    def standing(self, kept: Kept | None) -> str:
+        """How it stands: what was said, or that it is open, or that it was revealed; and what went wrong."""
+        said = kept.answer(self.question.name) if kept else None
+        if said:
+            stands = f"You said {said['answer']} ({said['sure']}): {self.question.options[said['answer'] - 1].says}."
+        elif kept and kept.is_closed(self.question.name):
+            stands = f"{CLOSED} {AGAIN}"
+        else:
+            stands = OPEN
+        return " ".join(dict.fromkeys(part for part in (self.note, stands, self.desk.trouble) if part))
+
+    def choose(self, number: int | None, sure: str) -> None:
+        """The answer was sent, and the page says how the question stands."""
+        self.refresh(CHOOSE if number is None else self.send(number, sure))
+
+    def refresh(self, note: str | None = None) -> None:
+        """The page says how the question stands now, after `note`, if there is a new one."""
+        self.note = self.note if note is None else note
+        if self.view is not None:
+            self._draw()
+
+    def build(self) -> widgets.VBox:
+        """The question, its options, a button for each degree of confidence, and how it stands."""
+        asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
+        numbered = [(f"{n}. {option.says}", n) for n, option in enumerate(self.question.options, 1)]
+        self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
+        self._buttons = [self._button(sure) for sure in SURE]
+        self._standing = widgets.HTML()
+        self.view = _frame(asked, self._options, widgets.HBox(self._buttons), self._standing)
+        self._draw()
+        return self.view
+
+    def _button(self, sure: str) -> widgets.Button:
+        button = widgets.Button(description=BUTTONS[sure], tooltip=f"Send the chosen option: {sure}")
+        button.on_click(lambda _: self._click(sure))
+        return button
+
+    def _click(self, sure: str) -> None:
+        try:
+            self.choose(self._options.value, sure)
+        except Exception as error:  # an exception of a callback is shown nowhere else
+            self.refresh(f"{type(error).__name__}: {error}")
+
+    def _draw(self) -> None:
+        kept = self.desk.attempt()
+        said = as_html(self.standing(kept))
+        self._standing.value = f'<div class="af-look" role="status" aria-live="polite"><p>{said}</p></div>'
+        if kept and (answer := kept.answer(self.question.name)):
+            self._options.value = answer["answer"]
+        for one in (self._options, *self._buttons):
+            one.disabled = bool(kept and kept.is_closed(self.question.name))
+
+    def to_html(self) -> str:
+        """The question, its options and how it stands, without style."""
+        options = "".join(f"<li>{as_html(option.says)}</li>" for option in self.question.options)
+        standing = as_html(self.standing(self.desk.attempt()))
+        return f"<p><b>{as_html(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
+
+    def __repr__(self) -> str:
+        numbered = [f"  {number}. {option.says}" for number, option in enumerate(self.question.options, 1)]
+        return "\n".join([self.question.ask, *numbered, self.standing(self.desk.attempt())])
+
+
+class Hints(_Shown):
+    """An exercise's hints on the page, one at a time. `ask` shows the next one, and keeps that it was shown."""
+
+    def __init__(self, exercise: Exercise, desk: Desk, ask: Callable[[], Said]) -> None:
+        self.exercise, self.desk, self.ask = exercise, desk, ask
+
+    def standing(self) -> str:
+        """Whether the exercise is solved, how many hints were shown, and what shows the next."""
+        kept = self.desk.exercise(self.exercise)
+        solved = "You solved it. " if kept and SOLVED in kept.events else ""
+        number, many = kept.hints if kept else 0, len(self.exercise.hints)
+        way = f"stage.hint({self.exercise.name!r}) shows {'the next' if number < many else 'them again'}."
+        return " ".join(part for part in (f"{solved}Hints shown: {number} of {many}.", way, self.desk.trouble) if part)
+
+    def build(self) -> widgets.VBox:
+        """A button for the next hint, and below it those that were shown."""
+        button = widgets.Button(description="Show the next hint", tooltip="One at a time; try something after each")
+        button.on_click(lambda _: self._click())
+        self._seen = widgets.HTML()
+        self.view = _frame(widgets.HBox([button]), self._seen)
+        self.refresh()
+        return self.view
+
+    def refresh(self) -> None:
+        """The page shows the hints that were asked for so far, wherever that was."""
+        if self.view is not None:
+            kept = self.desk.exercise(self.exercise)
+            asked = self.exercise.hints[: kept.hints if kept else 0]
+            self._draw([f"Hint {number}: {hint}" for number, hint in enumerate(asked, 1)])
+
+    def _click(self) -> None:
+        try:
+            self._draw([*self._lines, *self.ask().lines])
+        except Exception as error:  # an exception of a callback is shown nowhere else
+            self._draw([*self._lines, f"{type(error).__name__}: {error}"])
+
+    def _draw(self, lines: list[str]) -> None:
+        self._lines = list(dict.fromkeys(lines))  # after the last hint they come again
+        said = "".join(f"<p>{as_html(line)}</p>" for line in (*self._lines, self.standing()))
+        self._seen.value = f'<div class="af-look" role="status" aria-live="polite">{said}</div>'
+
+    def to_html(self) -> str:
+        """Each hint inside the one before it, folded, so that they open one at a time."""
+        inner = ""
+        for number, hint in reversed(list(enumerate(self.exercise.hints, 1))):
+            inner = f"<details><summary>Hint {number}</summary><p>{as_html(hint)}</p>{inner}</details>"
+        return f"<p>{as_html(self.standing())}</p>{inner}"
+
+    def __repr__(self) -> str:
+        return self.standing()

@@ -1,0 +1,152 @@
+"""09: what the notebook on life outside the laboratory asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....model import Policy
+from ...notebook.tables import shown
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked, is_number
+from ..outline import Exercise, Option, Outline, Question
+
+HOUR, DAY = 3_600.0, 86_400.0
+LONGEST, MANY = 1e9, 100_000
+POLL = 1.0  # seconds, as a worker that is started without `--poll`
+SCENARIOS = ("chat", "video", "rates")
+
+
+def settings(give: Callable[[], Any]) -> str:
+    """`give()` returns a Policy for each of SCENARIOS, and each fits its scenario. Raises CheckFailed."""
+    found = asked("when it was called", give)
+    wanted = f"Return a dict with a Policy for each of {', '.join(SCENARIOS)}."
+    if not isinstance(found, Mapping):
+        raise CheckFailed(f"{wanted} Yours is {a_kind(found)}.")
+    if missing := [name for name in SCENARIOS if name not in found]:
+        raise CheckFailed(f"{wanted} Yours has none for {', '.join(missing)}.")
+    if unknown := [str(name) for name in found if name not in SCENARIOS]:
+        raise CheckFailed(f"{wanted} Yours has one more, for {shown(', '.join(unknown))}.")
+    for name, policy in found.items():
+        if not isinstance(policy, Policy):
+            raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")
+        _numbers(name, policy)
+    _chat(found["chat"].lease_seconds)
+    _video(found["video"].lease_seconds)
+    _rates(found["rates"])
+    return "Solved: deaths are noticed in time, nobody alive is robbed, and the last attempt comes neither too soon nor too late."
+
+
+def _numbers(name: str, policy: Policy) -> None:
+    """What is judged here are numbers that a worker could use. Raises CheckFailed."""
+    for field in ("lease_seconds", "first_delay", "max_delay"):
+        found = getattr(policy, field)
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < LONGEST:
+            raise CheckFailed(
+                f"{name}: {field} is {shown(found)}, {a_kind(found)}. Give seconds, above 0, below {LONGEST:g}."
+            )
+    if not is_number(policy.max_attempts) or not 1 <= policy.max_attempts <= MANY:
+        raise CheckFailed(
+            f"{name}: max_attempts is {shown(policy.max_attempts)}. Give a whole number from 1 to {MANY:,}."
+        )
+
+
+def _chat(lease: float) -> None:
+    if lease + POLL > 15:
+        raise CheckFailed(
+            f"chat: a lease of {lease:g} s. A death is noticed by the first poll after it ends, so up to {lease + POLL:g} s "
+            "later, and 15 s is the most."
+        )
+    if lease * 2 / 3 <= 2:
+        raise CheckFailed(
+            f"chat: a lease of {lease:g} s is renewed every {lease / 3:.2g} s. A pause of 2 s that begins just before a renewal "
+            f"leaves it {lease / 3 + 2:.2g} s without one, and a living worker has lost its lease."
+        )
+
+
+def _video(lease: float) -> None:
+    if lease <= 600:
+        raise CheckFailed(
+            f"video: a lease of {lease:g} s ends while the step, which takes 600 s, lets nothing renew it."
+        )
+    if lease * 2 / 3 <= 600:
+        raise CheckFailed(
+            f"video: a lease of {lease:g} s may be a third old when the step begins, and {lease * 2 / 3:g} s are left. The step "
+            "takes 600 s."
+        )
+
+
+def _rates(policy: Policy) -> None:
+    """Waiting between the attempts, without and with all the jitter that delay() may add."""
+    delays = [min(policy.max_delay, policy.first_delay * 2 ** min(n, 30)) for n in range(policy.max_attempts - 1)]
+    shortest, longest = sum(delays), sum(delays) * 1.25
+    if shortest < HOUR:
+        raise CheckFailed(
+            f"rates: the last of {policy.max_attempts} attempts comes {shortest:g} s after the first, and the source may be "
+            "away for 3600 s. The step would fail for good while the source is still away."
+        )
+    if longest > DAY:
+        raise CheckFailed(
+            f"rates: with the quarter that chance may add, the last of {policy.max_attempts} attempts comes {longest:g} s after "
+            "the first, and 86400 s later nobody needs the answer."
+        )
+
+
+STAGE = Outline(
+    name="09-beyond-the-lab",
+    title="Beyond the lab",
+    goal="See what a real service adds, what this engine does about it, what it leaves open, and how others behave.",
+    minutes=15,
+    questions=(
+        Question(
+            "the-poison",
+            "A request kills every worker that touches it, before anything is recorded. What should an engine do?",
+            (
+                Option(
+                    "hand it to the next worker, always",
+                    "that trying again is always right: this one takes a worker from all others each time, for ever",
+                ),
+                Option(
+                    "drop it",
+                    "that nobody misses it: a customer waits for it, and whoever mends the cause needs the row",
+                ),
+                Option("give up after some deaths, and keep it"),
+                Option(
+                    "give up at the first death",
+                    "that a death says something about the request: most workers die of deploys, memory and machines",
+                ),
+            ),
+            "The count of deaths stands in the row, so it outlives those who died. The third was one too many, and the row keeps "
+            "the error.",
+        ),
+        Question(
+            "the-peers",
+            "In five engines (DBOS, absurd, procrastinate, pgqueuer, LangGraph), a worker dies right after its tool acted. After "
+            "the recovery, how many of the five have called the tool a second time?",
+            (
+                Option(
+                    "none: this is what they are for",
+                    "that a better engine closes the gap: its record and the world's cannot commit together",
+                ),
+                Option(
+                    "the two job queues, as they keep no checkpoints",
+                    "that a checkpoint closes the gap: it is written after the step, and the worker died before",
+                ),
+                Option("all five"),
+            ),
+            "The effect is in the world and the answer died with the worker, so no engine can know. Nothing was run here: "
+            "their own pages, which the table links to, say that steps and jobs may run again.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "settings",
+            (
+                "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left.",
+                "rates waits max_attempts - 1 times: first_delay, then twice that, and so on, each at most max_delay.",
+                "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
+            ),
+            settings,
+        ),
+    ),
+)

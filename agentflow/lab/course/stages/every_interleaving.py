@@ -1,0 +1,133 @@
+"""07: what the notebook about the explorer asks, and how its exercise is judged: by exploring the learner's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....engine import Engine
+from ....errors import AgentFlowError
+from ...explorer.explore import explore
+from ...explorer.report import Exploration
+from ..checks import CheckFailed
+from ..exercise import asked
+from ..outline import Exercise, Option, Outline, Question
+
+
+def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
+    """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
+    raised: list[Exception] = []
+
+    def watched(self: Engine, *arguments: Any) -> Any:
+        try:
+            return call_tool(self, *arguments)
+        except AgentFlowError:  # a lease that was lost belongs to the engine
+            raise
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    mine = type("Mine", (Engine,), {"call_tool": watched})(engine.database)
+    try:
+        found = explore(mine, crashes=1, expiries=1, lost_replies=0, time_limit=60, progress=False)
+    except AgentFlowError as error:
+        _tell(raised)
+        raise CheckFailed(str(error)) from None
+    finally:
+        mine.world.database.close()
+    try:
+        return _judged(found)
+    except CheckFailed:
+        _tell(raised)
+        raise
+
+
+def _tell(raised: list[Exception]) -> None:
+    """The function raised nothing of its own. Raises CheckFailed with its first error, or NotImplementedError of a stub."""
+
+    def again() -> None:
+        raise raised[0]
+
+    if raised:
+        asked("when the explorer called it", again)
+
+
+def _judged(found: Exploration) -> str:
+    if found.stopped and not found.findings:
+        raise CheckFailed(f"The explorer was stopped by {found.stopped}. Make the method simpler.")
+    doubled = [one for one in found.findings if one.invariant == "one effect per action"]
+    if not found.findings:
+        raise CheckFailed(
+            f"Every invariant holds on all {found.schedules:,} schedules, so nothing is broken: the tool still tells a second "
+            "call from a new one. By what?"
+        )
+    if not doubled:
+        first = found.findings[0]
+        raise CheckFailed(f"Broken, but in another way, after {first.moves} moves ({first.line}): {first.sentence}")
+    if "expire" not in doubled[0].line and "!" not in doubled[0].line:
+        raise CheckFailed(
+            f"The effect is doubled without any fault, by {doubled[0].line}: the first test would catch that."
+        )
+    return f"Solved: no test of the happy path sees it, and the explorer needs {doubled[0].moves} moves: {doubled[0].line}."
+
+
+STAGE = Outline(
+    name="07-every-interleaving",
+    title="Every interleaving",
+    goal="Take the guards away one by one, and let a machine try every schedule until something breaks, or nothing is left.",
+    minutes=15,
+    questions=(
+        Question(
+            "which-guard",
+            "One of these four guards goes, and every schedule of two workers is tried. Without which one is there harm?",
+            (
+                Option(
+                    "the fencing token",
+                    "that every safe engine needs a token: here the owner's name is compared too, and is new for each process",
+                ),
+                Option(
+                    "the lease's owner",
+                    "that the name protects what the token does not: the token rises with every claim, so it tells owners apart",
+                ),
+                Option("the idempotency key"),
+                Option(
+                    "the lease's expiry in a write",
+                    "that the clock protects: it narrows the time in which a late worker can write, and the token closes it",
+                ),
+            ),
+            "The other three stand in for each other inside our database. Only the key is known to the tool.",
+        ),
+        Question(
+            "both-gone",
+            "Token and owner are both gone, so nothing tells a stale worker from its successor. What will the explorer find?",
+            (
+                Option(
+                    "a doubled effect",
+                    "that a lost authority is a harm: the key still answers the second call from the first one's record",
+                ),
+                Option("a write by somebody who had no right to it, and nobody harmed"),
+                Option(
+                    "nothing: the count of checkpoints protects",
+                    "that the count sees who writes: it only sees that the place is still free",
+                ),
+                Option(
+                    "a workflow that is stuck",
+                    "that two workers must block each other: each write goes through, and somebody completes it",
+                ),
+            ),
+            "A wrote under token 1 while the row held 2. If the model gives both the same answer, it wrote what B would have "
+            "written, at the same place, and nobody outside can notice.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "break_quietly",
+            (
+                "The tool tells a repeated call from a new one by intent.idempotency_key.",
+                "dataclasses.replace(intent, idempotency_key=...) gives the same intent with another key.",
+                "claim.fence_token is another number for the worker that recovers: a key made from it is new after a crash.",
+            ),
+            break_quietly,
+        ),
+    ),
+)

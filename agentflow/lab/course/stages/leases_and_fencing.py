@@ -1,0 +1,215 @@
+"""03: what the fourth notebook asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
+
+from ....engine import Engine
+from ....statements import quoted
+from ...laboratory.scratch_schema import new_name, own_schema
+from ...notebook.tables import shown
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..outline import Exercise, Option, Outline, Question
+
+BINDS = {"id": "request-1", "worker": "A", "token": 1}
+MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row that a writer meets: how it came to be (`sets`), and what is wrong with a guard that lets the write through.
+
+    `slowly`: the statement has begun a moment before its condition is looked at, as if it had waited for a lock.
+    """
+
+    sets: str
+    says: str
+    slowly: bool = False
+
+
+CASES = (
+    Case(
+        MINE.replace("fence_token = 1", "fence_token = 2"),
+        "workflows, row 'request-1', column fence_token: it is 2, and your guard lets a write under token 1 through. The "
+        "owner's name is A in both: A was started anew and claimed again, and its first process wakes up.",
+    ),
+    Case(
+        MINE.replace("'A'", "'B'"),
+        "workflows, row 'request-1', column lease_owner: it is B, and your guard lets A write.",
+    ),
+    Case(
+        MINE.replace("+ interval '1 hour'", "- interval '1 second'"),
+        "workflows, row 'request-1', column lease_expires_at: A's lease ended a second ago, and your guard lets A write.",
+    ),
+    Case(
+        "lease_owner = NULL, fence_token = 1, lease_expires_at = NULL",
+        "workflows, row 'request-1', column lease_owner: it is NULL, nobody owns the row, and your guard lets A write.",
+    ),
+    Case(
+        MINE.replace("1 hour", "0.25 second"),
+        "workflows, row 'request-1', column lease_expires_at: the lease ended while the write waited for its turn, and your "
+        "guard lets A write. The time it compares with, like now(), is that at which the statement or its transaction began.",
+        slowly=True,
+    ),
+)
+
+
+def guard(where: Callable[[], Any], engine: Engine) -> str:
+    """`where()` is the condition under which the holder, and nobody else, may write. Raises CheckFailed."""
+    condition = _condition(asked("when it was called", where))
+    url = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("tried")) as database:
+        own = Engine(database)
+        own.create_workflows(["mine", "another"], workflow_ids=["request-1", "request-2"])
+        own.close()
+        with database.alchemy.execution_options(isolation_level="READ COMMITTED").connect() as connection:
+            _judge(connection, database.schema, condition)
+    return "Solved: the holder may write, and nobody else: no namesake, no stranger, nobody whose lease has ended."
+
+
+def _condition(found: Any) -> str:
+    """The learner's condition. Raises CheckFailed for anything else."""
+    if found is None:
+        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
+    if isinstance(found, str) and not found.strip():
+        raise CheckFailed("Your function returns an empty text. Return the condition.")
+    if not isinstance(found, str):
+        raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. Return the condition as a text.")
+    if ";" in found:
+        raise CheckFailed("Leave the semicolon out: the check puts your condition behind UPDATE workflows ... WHERE.")
+    return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
+
+
+def _judge(connection: Connection, schema: str, condition: str) -> None:
+    written = _written(connection, schema, MINE, condition)
+    if written == ["request-1", "request-2"]:
+        raise CheckFailed(
+            "A owns request-1 and request-2, and your guard lets one write for request-1 change both rows."
+        )
+    if written != ["request-1"]:
+        raise CheckFailed(
+            "workflows, row 'request-1': A owns it under token 1, its lease has not ended, and your guard does not let A "
+            "write. Which of your conditions is not true for this row?"
+        )
+    for case in CASES:
+        if _written(connection, schema, case.sets, _late(condition) if case.slowly else condition):
+            raise CheckFailed(case.says)
+
+
+def _late(condition: str) -> str:
+    """The condition, looked at for request-1 when its lease has ended since the statement began."""
+    ended = "pg_sleep_until(lease_expires_at + interval '1 ms') IS NOT NULL"
+    return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
+
+
+def _written(connection: Connection, schema: str, sets: str, condition: str) -> list[str]:
+    """Which rows a write with this guard reaches, when both rows stand like that; everything is rolled back."""
+    try:
+        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}"))
+        connection.execute(text(f"UPDATE workflows SET {sets}"))
+        rows = connection.execute(
+            text(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id"), BINDS
+        )
+        return sorted(row.id for row in rows)
+    except DBAPIError as error:
+        said = str(error.orig).splitlines()[0]
+        raise CheckFailed(f"PostgreSQL does not understand your condition: {said}. {_hint(said)}".strip()) from None
+    except (StatementError, ArgumentError) as error:
+        said = str(error).splitlines()[0]
+        raise CheckFailed(
+            f"Your condition names a value that is not there: {said}. There are :id, :worker, :token."
+        ) from None
+    finally:
+        connection.rollback()
+
+
+def _hint(said: str) -> str:
+    if "column" in said and "does not exist" in said:
+        return "The columns are id, lease_owner, fence_token, lease_expires_at; the values :id, :worker, :token."
+    return "It stands behind WHERE, with AND between its parts."
+
+
+STAGE = Outline(
+    name="03-leases-and-fencing",
+    title="Leases and fencing",
+    goal="Let workers compete for one queue, and wake one of them up when another has its work.",
+    minutes=15,
+    questions=(
+        Question(
+            "the-same-row",
+            "Eight requests wait. Two workers ask for the oldest at the same moment. What happens?",
+            (
+                Option(
+                    "both get request-1 and both work on it",
+                    "that a claim reads first and writes later: it does both in one statement, and the row is locked meanwhile",
+                ),
+                Option(
+                    "one gets request-1, the other waits until it is completed",
+                    "that the lock lasts as long as the work: it lasts one statement, a few milliseconds",
+                ),
+                Option(
+                    "one gets request-1, the other waits for that claim's commit and then takes request-2",
+                    "that a lock has to be waited for: that is so with a plain lock, and SKIP LOCKED passes over it",
+                ),
+                Option("one gets request-1, the other request-2, and nobody waits"),
+            ),
+            "No claim waited with SKIP LOCKED: the second passes over the locked row, as if it were not there.",
+        ),
+        Question(
+            "over-http",
+            "Now two workers are run through the API, by two HTTP requests at once. Do they compete differently?",
+            (
+                Option(
+                    "yes: one server takes one request after the other",
+                    "that the API decides who gets a row: it hands both requests on, and the claims decide",
+                ),
+                Option(
+                    "yes: both are the same process, so they may claim the same row",
+                    "that a process is the worker: a claim locks its row against every other claim, also one of the same process",
+                ),
+                Option("no: each claims a row of its own, as before"),
+            ),
+            "Two workflows went to two workers, each under token 1. A claim is one statement, whoever sends it.",
+        ),
+        Question(
+            "too-late",
+            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. "
+            "What happens?",
+            (
+                Option(
+                    "the plan is written: A did claim the workflow",
+                    "that a claim is for ever: it is a lease, and this one ended",
+                ),
+                Option(
+                    "A looks at its clock first and does not try",
+                    "that looking is enough: a worker may fall asleep between looking and writing",
+                ),
+                Option("the database refuses the write"),
+                Option(
+                    "PostgreSQL has closed A's connection, so A cannot even try",
+                    "that the database knows of the lease: to PostgreSQL it is three columns of a row like any other",
+                ),
+            ),
+            "A wrote under token 1, and the row holds token 2.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "guard",
+            (
+                "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
+                "A condition on one of them reads: lease_owner = :worker.",
+                "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
+            ),
+            guard,
+        ),
+    ),
+)

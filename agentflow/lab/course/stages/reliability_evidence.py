@@ -1,0 +1,167 @@
+"""06: what the notebook on reliability evidence asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from ....engine import Engine
+from ....errors import AgentFlowError
+from ....model import ToolCall
+from ....workflows import WORKFLOWS
+from ...laboratory.laboratory import PATIENT
+from ...laboratory.scratch_schema import new_name, own_schema
+from ...notebook.tables import shown
+from ...schedule.stepper import Stepper
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked, is_number
+from ..outline import Exercise, Option, Outline, Question
+
+
+def two_actions(run: Any, request: str) -> None:
+    """Two planned actions in one workflow, so two effects are right."""
+    run.side_effect("unlock-account", key="unlock-account", arguments=request)
+    run.side_effect("write-letter", key="write-letter", arguments=request)
+
+
+ONE = "A*5 A! expire B*"
+SITUATIONS = (
+    (ONE, "one effect that was asked for twice", 0,
+     "The one row has attempts 2: two calls, one effect."),
+    ("requests=2 A* B*", "two effects, one for each of two workflows", 0,
+     "The rows are of request-1 and of request-2."),
+    ("workflow=two_actions A*", "two effects, one for each of two actions of one workflow", 0,
+     "Both rows are of request-1, one of unlock-account, one of write-letter."),
+    (f"without=idempotency_key {ONE}", "two effects of one planned action, without a key", 1,
+     "Both rows are of request-1 and resolve-account, and no key occurs twice: both keys are NULL."),
+    (f"without=idempotency_key requests=2 {ONE} B*4",
+     "two effects of one action, and another action that is planned and not yet done", 1,
+     "Two plans and two rows; but both rows are of request-1, and request-2 has none."),
+    ("without=idempotency_key A*5 A! expire B*2 B! expire C*", "three effects of one planned action", 2,
+     "All three rows are of request-1 and resolve-account: one was planned, and two are beyond it."),
+)  # fmt: skip
+"""Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
+
+
+class _WithoutFigures(Engine):
+    """An engine that does not answer the exercise itself."""
+
+    def reliability_metrics(self) -> NoReturn:
+        """Nothing. Raises AgentFlowError."""
+        raise AgentFlowError(
+            "this engine has no reliability_metrics(), as that is the query to be written here. Ask tool_ledger with "
+            "query(engine, ...)"
+        )
+
+
+def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
+    """`count(engine)` sees duplicates under any key, and no other thing. Raises CheckFailed.
+
+    It is tried on histories in a laboratory of the judge's own, so the rows of the lesson stay as they are.
+    """
+    _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
+    where = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(where, new_name("exercise")) as database:
+        played = Engine(database, policy=PATIENT, workflows={**WORKFLOWS, "two_actions": two_actions})
+        judges = _WithoutFigures(database, policy=PATIENT)
+        try:
+            _right(
+                count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
+            )
+            for line, holds, right, hint in SITUATIONS:
+                with Stepper(played) as stepper:
+                    stepper.play(line)
+                _right(count, judges, f"after `{line}`", holds, right, hint)
+            with Stepper(played) as stepper:
+                stepper.play("A*")
+            played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
+            _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
+                   "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
+        finally:
+            judges.close()
+            played.close()
+    return "Solved: your function finds an effect too many, whatever its key."
+
+
+def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: str, right: int, hint: str) -> None:
+    """The function says the right number. Raises CheckFailed, with what it forgets."""
+    found = _number(count, engine, where)
+    if found != right:
+        told = (
+            f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function says {found}, and {right} is right."
+        )
+        raise CheckFailed(f"{told} {hint}")
+
+
+def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
+    """What the function says, as a number. Raises CheckFailed for anything else."""
+    found = asked(where, lambda: count(engine))
+    if isinstance(found, Decimal) and found == found.to_integral_value():
+        found = int(found)  # what PostgreSQL's sum() gives
+    if not is_number(found):
+        raise CheckFailed(f"Your function returns {a_kind(found)} {where}, {shown(found)}. Return a whole number.")
+    return int(found)
+
+
+STAGE = Outline(
+    name="06-reliability-evidence",
+    title="Reliability evidence",
+    goal="Kill real workers under load, prove from rows that nothing was lost or doubled, and measure each recovery.",
+    minutes=15,
+    fast=True,
+    questions=(
+        Question(
+            "which-is-larger",
+            "Twelve requests, six workers killed, one of them in the acknowledgment gap. Which figure is larger at the end?",
+            (
+                Option("tool execution attempts"),
+                Option(
+                    "business effects",
+                    "that a repeated call leaves a second effect: the call in the gap is repeated, and its key leaves one",
+                ),
+                Option(
+                    "neither: 12 attempts and 12 effects",
+                    "that a kill undoes the call before it: the tool had committed, nobody wrote that down, so it is asked "
+                    "again",
+                ),
+                Option(
+                    "neither: fewer than 12 of both",
+                    "that what a killed worker held is lost: its lease ends, and another worker finishes the work",
+                ),
+            ),
+            "For the request whose worker died before the acknowledgment the tool was asked twice. The key left one effect.",
+        ),
+        Question(
+            "where-the-time-goes",
+            "A worker is killed, and another completes its work. Which part of the time between takes longest here?",
+            (
+                Option("noticing that it is dead"),
+                Option(
+                    "claiming its workflow",
+                    "that a claim searches for work: it is one statement on an index, and takes a moment",
+                ),
+                Option(
+                    "replaying what it had finished",
+                    "that a replay runs the steps again: it only reads their recorded results",
+                ),
+                Option(
+                    "executing what was missing",
+                    "that the work is the wait: here a step takes no time, and with slow steps it would be the second part",
+                ),
+            ),
+            "Nobody can see a death from outside. What can be seen is a lease that was not renewed, and it has to end first.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "duplicate_effects",
+            (
+                "One planned action may leave one effect. Which columns of tool_ledger say whose effect it is, and of what?",
+                "GROUP BY workflow_id, action counts the effects of each action. Everything above one is too many.",
+                "Sum it up in SQL: SELECT coalesce(sum(effects - 1), 0) FROM (SELECT count(*) AS effects ...) AS each.",
+            ),
+            duplicate_effects,
+        ),
+    ),
+)

@@ -1,0 +1,133 @@
+"""01: what the second notebook asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....errors import CrashInjected, Suspend
+from ....model import ToolCall
+from ....run import DurableRunner, StepStore
+from ...notebook.tables import shown
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..outline import Exercise, Option, Outline, Question
+
+
+def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
+    """The ticket number is made up in a step of each run, and a crash after the message keeps it. Raises CheckFailed."""
+    store = StepStore()
+    calls, _ = _run_of(workflow, "run-1", store, crash=True)
+    first = _one_message(calls)
+    recorded = len(store.memo)
+    calls, answer = _run_of(workflow, "run-1", store)
+    again = _one_message(calls)
+    _one_ticket(first.arguments, again.arguments, answer)
+    _one_key(first, again)
+    others = [_run_of(workflow, f"run-{number}", StepStore())[0] for number in (2, 3, 4)]
+    if any(call.arguments == first.arguments for sent in others for call in sent):
+        raise CheckFailed(
+            f"Another request got the same ticket, {shown(first.arguments)}: two customers cannot share one."
+        )
+    if not recorded:
+        raise CheckFailed(
+            f"The ticket {shown(first.arguments)} is the same after the crash, and no checkpoint holds it: it was not made up, "
+            "but taken from something that both runs know."
+        )
+    return "Solved: the ticket is made up once, and replayed."
+
+
+def _run_of(
+    workflow: Callable[[Any, Any], Any], run_id: str, store: StepStore, *, crash: bool = False
+) -> tuple[list[ToolCall], Any]:
+    """What one run sent to the customer and what it returned; with `crash` it dies right after its first message."""
+    sent: list[ToolCall] = []
+
+    def deliver(call: ToolCall) -> None:
+        sent.append(call)
+        if crash:
+            raise CrashInjected("the worker is gone after the message was sent")
+
+    try:
+        runner = DurableRunner(run_id, store, tool=deliver)
+        return sent, asked("in a run", lambda: workflow(runner, "help"))
+    except CrashInjected:
+        return sent, None
+    except Suspend:
+        raise CheckFailed("Your function waits for an event, and nobody delivers one here.") from None
+
+
+def _one_message(calls: list[ToolCall]) -> ToolCall:
+    sent = [call.arguments for call in calls]
+    if not sent:
+        raise CheckFailed("No message was sent. Your function returned without a call of run.side_effect(...).")
+    if len(sent) > 1:
+        raise CheckFailed(f"One run sent {len(sent)} messages: {', '.join(map(shown, sent))}. The customer wants one.")
+    if sent[0] is None:
+        raise CheckFailed("A message was sent, and its arguments are None: the customer reads no ticket.")
+    return calls[0]
+
+
+def _one_key(first: ToolCall, again: ToolCall) -> None:
+    if first.idempotency_key != again.idempotency_key:
+        raise CheckFailed(
+            f"The message went out under the key {shown(first.idempotency_key)}, and after the crash under "
+            f"{shown(again.idempotency_key)}: to the tool these are two messages, and the customer gets both."
+        )
+
+
+def _one_ticket(first: Any, again: Any, answer: Any) -> None:
+    if first != again:
+        raise CheckFailed(
+            f"The customer saw {shown(first)}, and after the crash {shown(again)}: the ticket was made up again, as the "
+            "second run could not know the first one."
+        )
+    if answer is None:
+        raise CheckFailed(f"The customer saw {shown(first)}, and your function returns nothing (None).")
+    if answer != first:
+        raise CheckFailed(
+            f"The customer saw {shown(first)}, {a_kind(first)}, and your function returns {shown(answer)}, {a_kind(answer)}. "
+            "Send the ticket itself, and return the same."
+        )
+
+
+STAGE = Outline(
+    name="01-retry-or-checkpoint",
+    title="Retry or checkpoint",
+    goal="Run one function three ways, count what a failure costs each, and find the gap that a checkpoint leaves.",
+    minutes=15,
+    questions=(
+        Question(
+            "over-both-runs",
+            "The agent fails at drafting, and a plain retry runs it again. How many steps are started, the failed one "
+            "included, and how many e-mails are sent, over both runs?",
+            (
+                Option(
+                    "4 steps, 1 e-mail",
+                    "that each step starts once: drafting started twice, and so did the two before it",
+                ),
+                Option(
+                    "5 steps, 1 e-mail",
+                    "that finished steps are remembered: this is what a checkpoint will give, and a retry has none",
+                ),
+                Option(
+                    "7 steps, 1 e-mail",
+                    "that a retry spares what was sent: to send an e-mail is a line of the function like any other",
+                ),
+                Option("7 steps, 2 e-mails"),
+            ),
+            "The first run executed three steps, the second all four, and each sent the e-mail.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "help_desk",
+            (
+                "random.randrange(10**9) makes up a number, and another one on the next run.",
+                "What has to be the same in both runs must be recorded before it is used.",
+                'run.step("ticket", ...) takes a function and records what it returns.',
+            ),
+            help_desk,
+        ),
+    ),
+)

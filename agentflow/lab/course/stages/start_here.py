@@ -1,0 +1,151 @@
+"""00: what the first notebook asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from ....engine import Engine
+from ....model import ToolCall
+from ....schema import tool_attempts, tool_ledger
+from ...notebook.tables import counted, effects_of, shown
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked, is_number
+from ..outline import Exercise, Option, Outline, Question
+
+UNKNOWN = "a workflow that does not exist"
+DOUBLED = "a workflow whose effect was doubled on purpose"
+
+
+def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
+    """`count(engine, workflow_id)` says how many effects the world holds, also 0, and also 2. Raises CheckFailed."""
+    rows = effects_of(engine, "request-1")
+    if not rows:
+        raise CheckFailed("tool_ledger has no effect of request-1 yet. Run the cells above, then this one.")
+    _plain(count, engine, "request-1")  # before anything is written: an empty stub ends here
+    doubled = f"request-{uuid.uuid4().hex}"
+    try:
+        for _ in range(2):
+            engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: two effects
+        _compare(engine, count, doubled)
+    finally:
+        _take_back(engine, doubled)
+    return "Solved: your function sees one effect, none, and the two that must never be."
+
+
+def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) -> None:
+    """The function is right about three workflows. Raises CheckFailed with the mistake that its numbers look like."""
+    rows = effects_of(engine, "request-1")
+    one, two = _plain(count, engine, "request-1"), _plain(count, engine, doubled, DOUBLED)
+    try:
+        none: int | CheckFailed = _plain(count, engine, f"request-{uuid.uuid4().hex}", UNKNOWN)
+    except CheckFailed as failed:
+        none = failed  # to be said last: another mistake may explain it
+    if one == two == none:
+        raise CheckFailed(
+            f"Your function says {one} for request-1, for {DOUBLED}, and for {UNKNOWN}. They have {len(rows)}, 2 and 0 rows "
+            "in tool_ledger: your number does not depend on workflow_id."
+        )
+    if one != len(rows):
+        calls = sum(row["attempts"] for row in rows)
+        called = ", whose attempts are your number: the calls of the tool" if one == calls else ""
+        raise CheckFailed(
+            f"Your function says {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} of it{called}."
+        )
+    if two != 2:
+        raise CheckFailed(f"Your function says {two} for {DOUBLED}, and tool_ledger has 2 rows of it.")
+    if isinstance(none, CheckFailed):
+        raise none
+    if none != 0:
+        raise CheckFailed(f"Your function says {none} for {UNKNOWN}, and tool_ledger has no row of it.")
+
+
+def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str, who: str = "") -> int:
+    """The number that the function gave. Raises CheckFailed for anything that is not a number."""
+    who = who or workflow_id
+    try:
+        found = asked(f"for {who}", lambda: count(engine, workflow_id))
+    except CheckFailed as failed:
+        none = " tool_ledger has no row of it: what does your query give then?" if who == UNKNOWN else ""
+        raise CheckFailed(f"{failed}{none}") from None
+    if is_number(found):
+        return int(found)
+    if found is None:
+        hint = (
+            "tool_ledger has no row of it, and that is a number too."
+            if who == UNKNOWN
+            else "does it end with `return`?"
+        )
+        raise CheckFailed(f"Your function says nothing (None) for {who}: {hint}")
+    if isinstance(found, list | dict):
+        raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")
+    raise CheckFailed(f"Your function returns {a_kind(found)} for {who}, {shown(found)}. Return a whole number.")
+
+
+def _take_back(engine: Engine, workflow_id: str) -> None:
+    """The world has no row of this made-up workflow, so that the figures stay those of the lesson."""
+    with engine.database.alchemy.begin() as connection:
+        for table in (tool_attempts, tool_ledger):
+            connection.execute(table.delete().where(table.c.workflow_id == workflow_id))
+
+
+STAGE = Outline(
+    name="00-start-here",
+    title="Start here",
+    goal="Kill a worker at the worst moment, watch another finish, and read from the rows what the world did.",
+    minutes=15,
+    fast=True,
+    questions=(
+        Question(
+            "who-makes-it-run",
+            "A request has come over HTTP. Which route of the API makes somebody work on it?",
+            (
+                Option(
+                    "POST /workflows, which submits it",
+                    "that submitting is running: it writes one row, so that the request outlives whoever took it in",
+                ),
+                Option("POST /workers/{worker_id}/run-once"),
+                Option(
+                    "none: the API only takes requests in",
+                    "that work needs a process of its own: whoever claims the row may do it, also an API that is asked to",
+                ),
+            ),
+            "Submitting wrote one row, and its state is still PENDING. A process of its own, `agentflow worker`, can work on it, "
+            "too.",
+        ),
+        Question(
+            "when-b-is-done",
+            "B finds recorded that A meant to unlock the account, and no answer. When B is done, what stands in the tool ledger?",
+            (
+                Option(
+                    "nothing: the work of A is lost",
+                    "that a crash takes back what was committed: the tool had committed its row before A died",
+                ),
+                Option(
+                    "one effect, tool called once",
+                    "that B could know that the tool had acted: only A knew, and the intent still said PENDING",
+                ),
+                Option("one effect, tool called twice"),
+                Option(
+                    "two effects",
+                    "that a second call must act a second time: both carried one key, and the tool answered the second "
+                    "from its record",
+                ),
+            ),
+            "B could not know, so it called again. The tool found the key of A's call in its record, and did not act again.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "count_effects",
+            (
+                "The world's record is the table tool_ledger. Its column workflow_id says for whom each row is.",
+                "One row is one effect, and the column attempts counts calls. SELECT count(*) gives a number even for no row.",
+                'query(engine, "SELECT count(*) AS n ... WHERE workflow_id = :id", id=workflow_id) gives a list of rows; '
+                "[0] is the first, and a row is a dict with a key for each column.",
+            ),
+            count_effects,
+        ),
+    ),
+)

@@ -1,0 +1,213 @@
+"""04: what the notebook about the acknowledgment gap asks, and how its exercise is judged."""
+
+from __future__ import annotations
+
+import datetime
+import marshal
+import pickle
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+from ....engine import Engine
+from ....model import ToolCall
+from ...laboratory.scratch_schema import new_name, own_schema
+from ...notebook.tables import effects_of, shown
+from ..checks import CheckFailed
+from ..exercise import a_kind, asked
+from ..outline import Exercise, Option, Outline, Question
+
+WORKFLOWS, ACTIONS = ("request-1", "request-2"), ("resolve-account", "send-receipt")
+PROGRAM = """\
+import importlib, marshal, pickle, sys, types
+code, defaults, named, modules, told = pickle.loads(sys.stdin.buffer.read())
+around = {**named, **{name: importlib.import_module(module) for name, module in modules.items()}}
+around["__builtins__"] = __builtins__
+answer = types.FunctionType(marshal.loads(code), around, argdefs=defaults)(*told)
+sys.stdout.buffer.write(b"answer" + pickle.dumps(answer))
+"""
+
+
+def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
+    """`make(workflow_id, action)` gives the same key for the same action, and another for any other. Raises CheckFailed."""
+    carried = _carried(make, WORKFLOWS[0], ACTIONS[0])  # before a call here can leave anything in a cache of its own
+    for told in product(WORKFLOWS, ACTIONS):
+        _same_again(make, *told)
+    here = _key(make, WORKFLOWS[0], ACTIONS[0])
+    there = _elsewhere(carried)
+    if there is not None and there != here:
+        raise CheckFailed(
+            f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
+            "another key. (What a process remembers or is given, such as the seed of Python's hash(), another one has not.)"
+        )
+    where = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(where, new_name("key_for")) as database:
+        world = Engine(database)
+        try:
+            _called_twice_each(make, world)
+        finally:
+            world.close()
+    return "Solved: four actions, each called twice, and the tool ledger has four effects."
+
+
+def _called_twice_each(make: Callable[[str, str], Any], engine: Engine) -> None:
+    """Each action of each workflow is called, and called again; every one has left one effect. Raises CheckFailed."""
+    for workflow, action in product(WORKFLOWS, ACTIONS):
+        for _ in range(2):
+            engine.world(ToolCall(_key(make, workflow, action), action, None, workflow))
+    for workflow, action in product(WORKFLOWS, ACTIONS):
+        found = [row for row in effects_of(engine, workflow) if row["action"] == action]
+        if not found:
+            key = _key(make, workflow, action)
+            first = next(one for one in product(WORKFLOWS, ACTIONS) if _key(make, *one) == key)
+            raise CheckFailed(
+                f"tool_ledger has no row for {action} of {workflow}: its key {shown(key)} is also that of {first[1]} of "
+                f"{first[0]}, so the tool took the call for a repeat and did nothing."
+            )
+
+
+def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> None:
+    """Asked twice, the function gives one key. Raises CheckFailed with what its two keys look like."""
+    first, again = _key(make, workflow, action), _key(make, workflow, action)
+    if clock := _of_the_clock(first):
+        raise CheckFailed(f"The key {shown(first)} holds the clock ({clock}). B asks later, and gets another key.")
+    if first == again:
+        return
+    numbers, shape = [[int(n) for n in re.findall(r"\d+", key)] for key in (first, again)], re.compile(r"\d+")
+    if shape.sub("#", first) == shape.sub("#", again) and any(m == n + 1 for n, m in zip(*numbers, strict=True)):
+        raise CheckFailed(
+            f"The first call gets the key {shown(first)}, the second {shown(again)}: a position. B replays some calls, so "
+            "it counts to another number."
+        )
+    raise CheckFailed(
+        f"The first call gets the key {shown(first)}, the retry {shown(again)}: made up anew, so the tool cannot know "
+        "that it was asked before."
+    )
+
+
+def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
+    """The key that the function gave. Raises CheckFailed for anything that is no text, or an empty one."""
+    key = asked(f"for {action} of {workflow}", lambda: make(workflow, action))
+    if key is None:
+        raise CheckFailed("Your function returns nothing (None): a call without a key has its effect every time.")
+    if not isinstance(key, str):
+        raise CheckFailed(f"Your function returns {a_kind(key)}, {shown(key)}. A key is a text.")
+    if not key:
+        raise CheckFailed("Your function returns an empty text. Every action would have the same key.")
+    return key
+
+
+def _of_the_clock(key: str) -> str:
+    """What of the key is today's date or the time in seconds, if anything is."""
+    today = datetime.date.today()
+    told = (f"{today:%Y-%m-%d}", f"{today:%Y%m%d}", str(int(time.time()))[:7])
+    return next((one for one in told if one in key), "")
+
+
+def _carried(make: Callable[[str, str], Any], workflow: str, action: str) -> bytes | None:
+    """The function as it stands, with what it names and what it will be asked; None if it cannot be carried anywhere."""
+    try:
+        around = {name: make.__globals__[name] for name in make.__code__.co_names if name in make.__globals__}
+        modules = {name: one.__name__ for name, one in around.items() if isinstance(one, ModuleType)}
+        named = {name: one for name, one in around.items() if name not in modules}
+        return pickle.dumps((marshal.dumps(make.__code__), make.__defaults__, named, modules, (workflow, action)))
+    except (AttributeError, TypeError, ValueError, pickle.PicklingError):
+        return None
+
+
+def _elsewhere(carried: bytes | None) -> str | None:
+    """The key that the carried function gives in another process; None if it gives none there."""
+    if carried is None:
+        return None
+    try:
+        # an empty environment: PYTHONHASHSEED is left to chance, as for any worker
+        done = subprocess.run([sys.executable, "-c", PROGRAM], input=carried, capture_output=True, timeout=20, env={})
+        begun, answer = done.stdout[:6], done.stdout[6:]
+        return str(pickle.loads(answer)) if begun == b"answer" else None
+    except (ValueError, pickle.PicklingError, subprocess.TimeoutExpired):
+        return None
+
+
+STAGE = Outline(
+    name="04-the-acknowledgment-gap",
+    title="The acknowledgment gap",
+    goal="Kill a worker between an effect and the row that tells of it, and close the gap in two ways.",
+    minutes=15,
+    fast=True,
+    questions=(
+        Question(
+            "after-the-crash",
+            "The tool has committed, A is killed, nobody has taken over. Which state does the workflow's row hold?",
+            (
+                Option(
+                    "COMPLETED",
+                    "that the engine hears of an effect by itself: it hears of it from the worker, and the worker is gone",
+                ),
+                Option("ACTION_PENDING"),
+                Option(
+                    "PLANNED",
+                    "that a crash rolls back: the intent was a transaction of its own, and it is committed",
+                ),
+                Option(
+                    "FAILED",
+                    "that somebody notices a crash: a dead worker writes nothing, its lease only runs out",
+                ),
+            ),
+            "The row says what A wrote last, the intent. The effect exists, and no row of ours says so.",
+        ),
+        Question(
+            "forgotten-key",
+            "The tool has forgotten its keys when B calls again, with the right key. What stands in the tool ledger?",
+            (
+                Option(
+                    "one effect: the key is the same",
+                    "that a key protects by itself: it protects as long as the other side remembers it",
+                ),
+                Option("two effects"),
+                Option(
+                    "one effect and an error: an unknown key is refused",
+                    "that a tool can tell a forgotten key from a new one: to it, both are keys it has never seen",
+                ),
+            ),
+            "To the tool a forgotten key is a new one, so it acted again. How long it remembers is part of the promise, so "
+            "take over sooner.",
+        ),
+        Question(
+            "without-an-intent",
+            "An engine writes the intent only after the call, with the same key. A dies in the gap. What is worse than before?",
+            (
+                Option(
+                    "the effect is doubled",
+                    "that the intent protects the effect: the key does, and it is made from names that B knows too",
+                ),
+                Option("nothing of ours shows that an action was begun"),
+                Option(
+                    "the plan is computed again",
+                    "that the intent holds the results of steps: those are in their checkpoints",
+                ),
+                Option(
+                    "nothing at all",
+                    "that an action is only its effect: it is a doubt, too, and what no row holds nobody can ask about",
+                ),
+            ),
+            "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "
+            "can see before calling again.",
+        ),
+    ),
+    exercises=(
+        Exercise(
+            "key_for",
+            (
+                "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
+                "Two actions of one workflow need two keys. So do two workflows with the same action.",
+                "The engine's own key is the workflow's id, a colon, and the action's name.",
+            ),
+            key_for,
+        ),
+    ),
+)

@@ -1,0 +1,203 @@
+"""The crash atlas: at every boundary of every engine a real process is killed, and another recovers what it left.
+
+What lives here: playing the cells, several side by side, each in a laboratory of its own that is gone afterwards. What does
+not: what comes of it (`atlas_result`), its picture (`atlas_picture`), a job queue without
+checkpoints (`naive`). The
+killed worker and the one that recovers are process lanes of a Stepper, so each cell is a schedule that can be played again.
+Read `atlas_result` next.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from ...engine import Engine
+from ...errors import AgentFlowError, DatabaseAway, LaneError
+from ...transactions import DEFAULT_WORKFLOW
+from ..broken.catalogue import engine_class
+from ..laboratory.laboratory import PATIENT
+from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.tables import query
+from ..schedule.grammar import Move, Setting
+from ..schedule.presets import REQUESTS
+from ..schedule.stepper import Stepper
+from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
+from .counting_agent import CountedAgent
+from .kill_plan import label
+from .naive_queue import Job, kill_and_retry
+
+BESIDE = 3
+"""So many cells are played side by side: each waits for its own commits, and there are two processes to each."""
+
+PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
+
+
+def atlas(
+    where: str | Engine, *, guard_sets: Sequence[GuardSet] = DEFAULT, boundaries: Sequence[str] = BOUNDARIES,
+    schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
+    watch: Callable[[Atlas], None] | None = None,
+) -> Atlas:  # fmt: skip
+    """Every cell was played: a worker killed there with SIGKILL, and its work recovered by another process.
+
+    `where` is a PostgreSQL's URL, or an engine that knows it. Everything happens in schemas of its own (`schema` and a
+    number), which must not exist and are dropped afterwards. `progress` shows a bar on standard error (None: on a
+    terminal); `watch` is shown the atlas after each cell. A cell that cannot be played says so, and the others go on.
+    Raises DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
+    """
+    _check(guard_sets, boundaries)
+    began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
+    with ExitStack() as stack:
+        free: SimpleQueue[Bench] = SimpleQueue()
+        name = schema or new_name("atlas")
+        for number in range(1, min(beside, len(list(found))) + 1):
+            free.put(stack.enter_context(bench(_url(where), f"{name}_{number}")))
+        show = stack.enter_context(_bar(len(list(found)), progress))
+        for cell in stack.enter_context(closing(_played(found, free, beside))):  # it ends before the benches do
+            found = found.with_cell(cell)
+            show()
+            if watch:
+                watch(found)
+    return replace(found, seconds=round(time.monotonic() - began, 1))
+
+
+def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
+    names = [guards.name for guards in guard_sets]
+    if len(set(names)) < len(names) or not names:
+        raise AgentFlowError(
+            "an atlas needs at least one set of guards, each with a name of its own. Nothing was started."
+        )
+    for guards in guard_sets:
+        engine_class(guards.without)
+    unknown = sorted(set(boundaries) - set(BOUNDARIES))
+    if unknown or not boundaries:
+        raise AgentFlowError(f"there is no boundary {''.join(unknown[:1])!r}; there are {', '.join(BOUNDARIES)}.")
+
+
+def _url(where: str | Engine) -> str:
+    return where if isinstance(where, str) else where.database.url.render_as_string(hide_password=False)
+
+
+def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Cell, None, None]:
+    """The cells as they are played. After an interruption none is begun, and those that were begun have ended."""
+
+    def play(guards: GuardSet, boundary: str) -> Cell:
+        mine = free.get()
+        try:
+            return mine.play(guards, boundary)
+        finally:
+            free.put(mine)
+
+    pool = ThreadPoolExecutor(beside, thread_name_prefix="atlas")
+    try:
+        futures: list[Future[Cell]] = [
+            pool.submit(play, guards, boundary) for boundary in atlas.boundaries for guards in atlas.guard_sets
+        ]
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# -- one laboratory ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bench(url: str, schema: str) -> Iterator[Bench]:
+    """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
+    with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
+        agent = CountedAgent(Path(folder) / "executions")
+        engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
+        try:
+            with Stepper(engine, lanes="process", patience=PATIENCE) as stepper:
+                yield Bench(engine, stepper, agent)
+        finally:
+            engine.close()
+
+
+class Bench:
+    """Plays one cell at a time in its laboratory, whose rows stay until the next one."""
+
+    def __init__(self, engine: Engine, stepper: Stepper, agent: CountedAgent) -> None:
+        self.engine, self.stepper, self.agent = engine, stepper, agent
+
+    def play(self, guards: GuardSet, boundary: str) -> Cell:
+        """The cell, played. Raises DatabaseAway; anything else that goes wrong is the cell's error."""
+        empty = Cell(boundary, guards.name)
+        try:
+            self.agent.begin()
+            self.stepper.reset(Setting(without=guards.without))
+            return self._naive(empty) if guards.naive else self._durable(empty, guards)
+        except DatabaseAway:
+            raise
+        except Exception as error:
+            said = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
+            return replace(empty, state="failed", error=said)
+
+    def _durable(self, cell: Cell, guards: GuardSet) -> Cell:
+        """A worker of the engine without these guards is killed, and another plays to the end."""
+        stepper = self.stepper
+        if not self._bring(cell.boundary):
+            return replace(cell, state="missing")
+        stepper.crash("A")
+        left = stepper.left_by("A")
+        for move in stepper.recovery("A") if left else [Move("go", "B", None)]:
+            stepper.move(move)
+        (workflow_id,) = stepper.workflows
+        row = self.engine.get_workflow(workflow_id) or {}
+        recoveries = self.engine.recoveries()
+        return self._counted(
+            cell,
+            completed=row.get("status") == "completed",
+            exit_code=stepper.worker("A").exit_code,
+            recovery_ms=recoveries[-1]["recovery_ms"] if recoveries else None,
+            line=stepper.line,
+            history=tuple(self.engine.history(workflow_id)),
+        )
+
+    def _bring(self, boundary: str) -> bool:
+        """A stands at the boundary; False if it came to an end and there was none."""
+        edge, name = boundary.split(" ", 1)
+        while self._place("A") != f"before {name}":
+            if self.stepper.step("A").ended:
+                return False
+        if edge == "after":
+            self.stepper.move("A.")
+            if self._place("A") != boundary:
+                raise LaneError(f"A stands {self._place('A')}, and not {boundary}.")
+        return True
+
+    def _place(self, lane: str) -> str:
+        standing = self.stepper.worker(lane).standing
+        return label(standing) if standing else ""
+
+    def _naive(self, cell: Cell) -> Cell:
+        """A process that does the job from the top is killed, and another does it from the top."""
+        job = Job(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
+        retried = kill_and_retry(job, cell.boundary, PATIENCE)
+        return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
+
+    def _counted(self, cell: Cell, **more: Any) -> Cell:
+        """The cell with what the world's rows and the steps' own notes say."""
+        (found,) = query(self.engine, _WORLD)
+        return replace(cell, state="done", executions=self.agent.executions(), **found, **more)
+
+
+_WORLD = """
+    SELECT (SELECT count(*) FROM tool_ledger) AS effects, (SELECT count(*) FROM tool_attempts) AS attempts"""
+
+
+@contextmanager
+def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error, on a terminal or if wanted."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="cell", disable=None if wanted is None else not wanted) as bar:
+        yield lambda: bar.update() and None

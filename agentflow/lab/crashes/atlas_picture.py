@@ -1,0 +1,221 @@
+"""The picture of a crash atlas: a row for each boundary, a column for each set of guards, and in each cell what is left.
+
+What lives here: where things stand and how they look. What does not: what happened (`atlas_result`). Right is quiet, wrong
+is loud: one effect is a small muted diamond, a duplicate is filled with ink, a lost effect is hatched. The two rows of the
+acknowledgment gap stand between rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
+from .atlas_result import Atlas, Cell
+from .kill_plan import GAP
+
+LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
+PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
+GUTTER = LEFT + 1
+STICKY = 8  # more columns than this: the row names stay while the rest scrolls
+HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
+TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
+
+
+def draw_atlas(atlas: Atlas, *, live: bool = False) -> Picture:
+    """The atlas as a picture with its text twin; `live`: each cell can get the focus and is heard by itself."""
+    rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
+    bottom, right = list(rows.values())[-1] + 24.5, LEFT + WIDE * len(atlas.guard_sets)
+    notes = atlas.notes()
+    body = [*_heads(atlas), _rule(78.5, right)]
+    for boundary, y in rows.items():
+        body += _names(boundary, y)
+        body += [
+            _cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live)
+            for number, guards in enumerate(atlas.guard_sets)
+        ]
+    body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas.kills)]
+    body += [
+        f'<text x="190" y="{bottom + 44 + 16 * n:g}" class="m">{escaped(note)}</text>' for n, note in enumerate(notes)
+    ]
+    size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
+    text = atlas.text()
+    svg = frame("\n".join(body), label=TITLE, text=text, **size)
+    if live:
+        svg = svg.replace('role="img"', 'role="group"', 1)
+    gutter = _gutter(rows, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
+    return AtlasPicture(svg, text, gutter=gutter)
+
+
+@dataclass(frozen=True, repr=False)
+class AtlasPicture(Picture):
+    """A picture whose row names (`gutter`) stay in sight while many columns scroll."""
+
+    gutter: str = field(default="", compare=False)
+
+    def _repr_html_(self) -> str:
+        if not self.gutter:
+            return super()._repr_html_()
+        held = f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{GUTTER}px">{self.gutter}</div>'
+        return f'<div style="display:flex;overflow-x:auto">{held}<div style="flex:none">{self.svg}</div></div>'
+
+
+def _rows(boundaries: Sequence[str]) -> Iterator[float]:
+    """The middle of each row: pairs stand together, and the gap stands apart."""
+    y = float(FIRST)
+    for before, boundary in zip((None, *boundaries), boundaries, strict=False):
+        if before:
+            gaps = [one in GAP for one in (before, boundary)]
+            together = all(gaps) or before.split(" ", 1)[1] == boundary.split(" ", 1)[1]
+            y += AROUND_GAP if any(gaps) and not all(gaps) else HIGH if together else PAIR
+        yield y
+
+
+def _heads(atlas: Atlas) -> Iterator[str]:
+    yield HERE
+    yield f'<text x="{LEFT}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
+    for number, guards in enumerate(atlas.guard_sets):
+        x = LEFT + WIDE // 2 + WIDE * number
+        bold = "" if guards.without or guards.naive else " b"
+        for line, words in enumerate(reversed(guards.lines)):
+            yield f'<text x="{x}" y="{72 - 13 * line}" class="c{bold}" font-size="11">{escaped(words)}</text>'
+
+
+def _rule(y: float, right: float) -> str:
+    return f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{RULE}" stroke-width="1" fill="none"/>'
+
+
+def _names(boundary: str, y: float) -> Iterator[str]:
+    edge, name = boundary.split(" ", 1)
+    loud = boundary in GAP
+    yield f'<text x="58" y="{y + 4:g}" class="e {"b" if loud else "m"}" font-size="12">{edge}</text>'
+    bold = ' class="b"' if loud else ""
+    yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(name)}</text>'
+
+
+def _cell(cell: Cell, x: float, y: float, live: bool) -> str:
+    """One cell, named by its sentence."""
+    focus = ' tabindex="-1" role="img" data-lm-suppress-shortcuts="true"' if live else ""
+    said = escaped(cell.sentence)
+    where = f'data-boundary="{escaped(cell.boundary)}" data-guards="{escaped(cell.guards)}"'
+    more = f"<title>{said}</title>"
+    if live:
+        more += f'<rect class="hit" x="{x - 46:g}" y="{y - 10:g}" width="92" height="20" fill="transparent"/>'
+    return f'<g class="cell"{focus} {where} aria-label="{said}">{more}{"".join(_marks(cell, x, y))}</g>'
+
+
+def _marks(cell: Cell, x: float, y: float) -> Iterator[str]:
+    if cell.state == "missing":
+        yield f'<path d="M{x - 5:g} {y:g}L{x + 5:g} {y:g}" stroke="{MUTE}" stroke-width="1.2" fill="none"/>'
+    elif cell.state == "running":
+        yield f'<text x="{x:g}" y="{y + 3:g}" class="c m" font-size="12">...</text>'
+    elif cell.state == "failed":
+        yield f'<text x="{x:g}" y="{y + 5:g}" class="c b" font-size="14">?</text>'
+    elif cell.effects == 0:
+        yield from _lost(x, y)
+    elif cell.effects == 1:
+        yield from _right(cell, x, y)
+    else:
+        yield from _doubled(cell, x, y)
+
+
+def _right(cell: Cell, x: float, y: float) -> Iterator[str]:
+    """One effect: quiet, in ink within the gap; further left, with a word beside it, if nobody completed the workflow."""
+    loud = cell.boundary in GAP
+    x -= 0 if cell.completed else 20
+    yield _diamond(x - 9, y, 5, fill=INK if loud else MUTE)
+    yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">1</text>'
+    if not cell.completed:
+        yield f'<text x="{x + 22:g}" y="{y + 4:g}" class="b" font-size="11">stuck</text>'
+
+
+def _doubled(cell: Cell, x: float, y: float) -> Iterator[str]:
+    yield f'<rect x="{x - 46:g}" y="{y - 10:g}" width="92" height="20" fill="{INK}"/>'
+    yield _diamond(x - 9, y, 8, stroke=PAPER, width=1.5)
+    yield _diamond(x - 9, y, 4.5, fill=PAPER)
+    yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="inv c" font-size="14">{cell.effects}</text>'
+
+
+def _lost(x: float, y: float) -> Iterator[str]:
+    yield from _hatched(x - 46, y - 10, 92, 20)
+    yield f'<rect x="{x - 20:g}" y="{y - 7.5:g}" width="40" height="15" fill="{PAPER}"/>'
+    yield _diamond(x - 9, y, 6, stroke=INK, width=1.5, dashed=True)
+    yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="c b" font-size="14">0</text>'
+
+
+def _diamond(
+    x: float, y: float, r: float, *, fill: str = "none", stroke: str = INK, width: float = 0, dashed: bool = False
+) -> str:
+    dash = ' stroke-dasharray="2 1.6"' if dashed else ""
+    return (
+        f'<path d="M{x:g} {y - r:g}l{r:g} {r:g}l-{r:g} {r:g}l-{r:g}-{r:g}z" stroke="{stroke}" stroke-width="{width:g}" '
+        f'fill="{fill}"{dash}/>'
+    )
+
+
+def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
+    """A frame with a hatch, as plain paths: a pattern would need an id."""
+    lines = []
+    for across in range(6, int(wide + high), 6):
+        low, far = min(across, high), min(across, wide)
+        lines.append(f"M{x + across - low:g} {y + low:g}L{x + far:g} {y + across - far:g}")
+    yield f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" fill="{INK}" opacity=".07"/>'
+    yield f'<path d="{"".join(lines)}" stroke="{INK}" stroke-width="1.2" opacity="0.5" fill="none"/>'
+    yield (
+        f'<rect x="{x + 0.8:g}" y="{y + 0.8:g}" width="{wide - 1.6:g}" height="{high - 1.6:g}" fill="none" '
+        f'stroke="{INK}" stroke-width="1.6"/>'
+    )
+
+
+def _gap_rules(rows: dict[str, float], right: float) -> Iterator[str]:
+    there = [y for boundary, y in rows.items() if boundary in GAP]
+    for y in (there[0] - 16, there[-1] + 16) if there else ():
+        yield f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{INK}" stroke-width="2" fill="none"/>'
+
+
+def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
+    """Rules around the gap, a bracket, and the picture's one box."""
+    there = [y for boundary, y in rows.items() if boundary in GAP]
+    if not there:
+        return
+    top, low = there[0] - 16, there[-1] + 16
+    middle = (top + low) / 2
+    yield from _gap_rules(rows, right + 8)
+    yield f'<path d="M{right + 2:g} {top:g}h10v{low - top:g}h-10" stroke="{INK}" stroke-width="3" fill="none"/>'
+    yield f'<path d="M{right + 12:g} {middle:g}L{right + 20:g} {middle:g}" stroke="{INK}" stroke-width="3" fill="none"/>'
+    yield f'<rect x="{right + 20:g}" y="{middle - 31:g}" width="190" height="62" rx="3" fill="{INK}"/>'
+    said = (("acknowledgment gap", -10, 14), ("effect exists,", 8, 12), ("engine does not know", 23, 12))
+    for words, below, size in said:
+        yield f'<text x="{right + 115:g}" y="{middle + below:g}" class="inv c" font-size="{size}">{words}</text>'
+
+
+def _key(bottom: float, kills: int) -> Iterator[str]:
+    """What the marks mean, on one line."""
+    y = bottom + 22.5
+    yield _diamond(190, bottom + 18.5, 5, fill=MUTE)
+    yield f'<text x="204" y="{y:g}" class="m">1 effect, right</text>'
+    yield f'<rect x="314" y="{y - 12:g}" width="30" height="16" fill="{INK}"/>'
+    yield f'<text x="329" y="{y + 1:g}" class="inv c" font-size="13">2</text>'
+    yield f'<text x="352" y="{y:g}" class="m">duplicate effect</text>'
+    yield from _hatched(474, y - 12, 30, 16)
+    yield f'<rect x="482" y="{y - 9.5:g}" width="14" height="11" fill="{PAPER}"/>'
+    yield f'<text x="489" y="{y + 1:g}" class="c b" font-size="13">0</text>'
+    yield f'<text x="512" y="{y:g}" class="m">effect lost</text>'
+    yield f'<path d="M606 {y - 4:g}L616 {y - 4:g}" stroke="{MUTE}" stroke-width="1.2" fill="none"/>'
+    yield f'<text x="624" y="{y:g}" class="m">no such boundary</text>'
+    yield _killed(bottom, kills)
+
+
+def _killed(bottom: float, kills: int) -> str:
+    return f'<text x="10" y="{bottom + 22.5:g}" class="m">{kills} processes killed</text>'
+
+
+def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
+    """The row names and what is left of them, on paper, to stand over the picture's own."""
+    bottom = list(rows.values())[-1] + 24.5
+    parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
+    parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]
+    svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
+    svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
+    return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)

@@ -1,0 +1,326 @@
+"""What a crash atlas came to: its columns, its cells, and what they say, as table and in sentences.
+
+What lives here: plain records without a database, and what follows from them. What does not: killing (`atlas`), drawing
+(`atlas_picture`), clicking (`atlas_view`). Times are measured, and differ from run to run; nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..broken.catalogue import BROKEN
+from ..history.canonical import agreed, canonical
+from ..history.entries import Row
+from ..history.sentences import sentences
+from ..notebook.tables import counted
+from ..pictures.svg import Picture
+from ..schedule.presets import PRESETS
+from .kill_plan import GAP, PATH
+
+if TYPE_CHECKING:
+    import pandas
+
+State = Literal["running", "done", "missing", "failed"]
+BOUNDARIES = ("before claim", *PATH)
+"""The rows: what a first worker of the support agent passes. `load` comes after a take-over only, so it is none of them."""
+
+STALE_WORKER = PRESETS["stale worker"].line
+TWO_CLAIMS = "without=claim_reads_first A B A B"
+"""Two schedules without a kill that show what two columns of an atlas cannot: the fence, and the locked claim."""
+
+
+@dataclass(frozen=True)
+class GuardSet:
+    """One column: the engine without these guards (or NaiveRunner, with none of them), under one or two lines of a name.
+
+    `predicted` are the boundaries where a kill leaves another number of effects than 1 (None: the engine has no such
+    boundary), and `forgets` says why.
+    """
+
+    lines: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    naive: bool = False
+    predicted: Mapping[str, int | None] = field(default_factory=dict)
+    forgets: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name on one line."""
+        return " ".join(self.lines)
+
+    def effects_after(self, boundary: str) -> int | None:
+        """How many business effects a kill at this boundary leaves, by what the engine forgets; None: it does not exist."""
+        return self.predicted.get(boundary, 1)
+
+
+def _set(name: str, *lines: str, **predicted: int) -> GuardSet:
+    told = {where.replace("_", " "): effects for where, effects in predicted.items()}
+    return GuardSet(lines, (name,), predicted=told, forgets=BROKEN[name].forgets)
+
+
+DEFAULT = (
+    GuardSet(("all guards",)),
+    _set("fence_token", "no fence"),
+    _set("claim_reads_first", "claim reads,", "then writes"),
+    _set("idempotency_key", "no idempotency", "key", after_tool=2, before_acknowledge=2),
+    _set("acknowledge_after_tool", "acknowledge", "before the tool", before_tool=0, after_acknowledge=0),
+    GuardSet(
+        ("NaiveRunner", "(no checkpoints)"),
+        naive=True,
+        predicted={
+            **{where: None for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")},
+            **{"after tool": 2, "before complete": 2},
+        },
+        forgets="Nothing is recorded: whoever tries again begins at the top, and calls the tool again.",
+    ),
+)
+"""The six columns of the picture."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One worker killed at one boundary of one engine, and what another then made of it.
+
+    `effects` and `attempts` are the world's own rows; `executions` is each execution of a step, by process id and step, as
+    the steps noted it; `recovery_ms` is from the take-over to completion, with the laboratory's hand on each transaction
+    (None: nothing was taken over). `exit_code` is the killed process's: -9. `line` is the schedule (NaiveRunner has none),
+    `history` its entries, `error` why the cell could not be played.
+    """
+
+    boundary: str
+    guards: str
+    state: State = "running"
+    effects: int | None = None
+    attempts: int | None = None
+    completed: bool = False
+    executions: tuple[tuple[int, str], ...] = ()
+    recovery_ms: float | None = None
+    exit_code: int | None = None
+    line: str = ""
+    history: tuple[Row, ...] = field(default=(), repr=False)
+    error: str = ""
+
+    @property
+    def executed_again(self) -> int:
+        """How many executions of steps were repetitions of an earlier one."""
+        return len(self.executions) - len({step for _, step in self.executions})
+
+    @property
+    def sentence(self) -> str:
+        """The cell in words: `after tool, all guards: 1 effect`."""
+        return f"{self.boundary}, {self.guards}: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """What stands in the cell, in words."""
+        if self.state == "running":
+            return "not played yet"
+        if self.state == "missing":
+            return "no such boundary"
+        if self.state == "failed":
+            return f"could not be played: {self.error}"
+        return counted(self.effects or 0, "effect") + ("" if self.completed else ", and never completed")
+
+    @property
+    def figures(self) -> str:
+        """The figures beside the effects, without times."""
+        attempts = counted(self.attempts or 0, "call of the tool", "calls of the tool")
+        return f"{attempts}, {counted(len(self.executions), 'step')} executed, {self.executed_again} of them again"
+
+    def lines(self) -> list[str]:
+        """The cell's history, a sentence for each entry; of NaiveRunner what its queue saw."""
+        if self.line:
+            return sentences(self.history)
+        return [entry["detail"]["said"] for entry in self.history]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell for a program; the history as it is on every machine, without what a clock measured."""
+        history = [agreed(entry) for entry in canonical(self.history)] if self.line else list(self.history)
+        plain = {name: value for name, value in vars(self).items() if name not in ("history", "executions")}
+        return {**plain, "executions": len(self.executions), "executed_again": self.executed_again, "history": history}
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
+
+    guard_sets: tuple[GuardSet, ...] = DEFAULT
+    cells: Mapping[tuple[str, str], Cell] = field(default_factory=dict)
+    seconds: float | None = None
+    boundaries: tuple[str, ...] = BOUNDARIES
+
+    def cell(self, boundary: str, guards: str) -> Cell:
+        """The cell of this row and column; one that was not played yet is running. Raises KeyError for unknown names."""
+        if boundary not in self.boundaries or guards not in [each.name for each in self.guard_sets]:
+            raise KeyError(f"there is no cell {boundary!r}, {guards!r}")
+        return self.cells.get((boundary, guards), Cell(boundary, guards))
+
+    def column(self, guards: GuardSet) -> list[Cell]:
+        """The cells of one set of guards, from the claim to the end."""
+        return [self.cell(boundary, guards.name) for boundary in self.boundaries]
+
+    def with_cell(self, cell: Cell) -> Atlas:
+        """The same, with this cell in its place."""
+        return replace(self, cells={**self.cells, (cell.boundary, cell.guards): cell})
+
+    def __iter__(self) -> Iterator[Cell]:
+        return (cell for guards in self.guard_sets for cell in self.column(guards))
+
+    @property
+    def kills(self) -> int:
+        """How many processes were seen to end by SIGKILL at their boundary."""
+        return sum(cell.state == "done" and cell.exit_code == -9 for cell in self)
+
+    # -- judgement ---------------------------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> list[str]:
+        """Each cell that is not what its engine's own sentence predicts, as a sentence; none if all is well."""
+        return [
+            problem for guards in self.guard_sets for cell in self.column(guards) for problem in _wrong(cell, guards)
+        ]
+
+    @property
+    def ok(self) -> bool:
+        """Every cell was played, and is as predicted."""
+        return not self.problems
+
+    # -- to look at --------------------------------------------------------------------------------------------------
+
+    def frame(self) -> pandas.DataFrame:
+        """The cells as a table, a row each. Times in ms."""
+        import pandas
+
+        cells = list(self)
+        numbers = {name: [getattr(cell, name) for cell in cells] for name in ("effects", "attempts")}
+        played = [cell.state == "done" for cell in cells]
+        numbers["executions"] = [len(c.executions) if done else None for c, done in zip(cells, played, strict=True)]
+        numbers["executed_again"] = [c.executed_again if done else None for c, done in zip(cells, played, strict=True)]
+        return pandas.DataFrame(
+            {
+                "boundary": [cell.boundary for cell in cells],
+                "guards": [cell.guards for cell in cells],
+                "state": [cell.state for cell in cells],
+                **{name: pandas.array(values, dtype="Int64") for name, values in numbers.items()},
+                "completed": [cell.completed for cell in cells],
+                "recovery_ms": pandas.array([cell.recovery_ms for cell in cells], dtype="Float64"),
+                "schedule": [cell.line for cell in cells],
+            }
+        )
+
+    def picture(self, *, live: bool = False) -> Picture:
+        """The atlas as a picture with its text twin; `live` makes each cell focusable, for the view."""
+        from .atlas_picture import draw_atlas
+
+        return draw_atlas(self, live=live)
+
+    def view(self) -> Any:
+        """The atlas with a timeline and a schedule for the cell that is clicked or chosen: a widget."""
+        from .atlas_view import AtlasView
+
+        return AtlasView(self)
+
+    def grid(self) -> str:
+        """The effects as plain text, a line for each boundary."""
+        heads = [guards.name.replace("NaiveRunner (no checkpoints)", "NaiveRunner") for guards in self.guard_sets]
+        first = max(map(len, self.boundaries))
+        lines = [" " * first + "".join(f"  {head}" for head in heads)]
+        for boundary in self.boundaries:
+            marks = [_mark(self.cell(boundary, guards.name)) for guards in self.guard_sets]
+            line = "".join(f"  {mark:>{len(head)}}" for mark, head in zip(marks, heads, strict=True))
+            lines.append(f"{boundary:<{first}}{line}" + ("  | acknowledgment gap" if boundary in GAP else ""))
+        return "\n".join(lines)
+
+    def text(self) -> str:
+        """The atlas in sentences: the text twin of its picture."""
+        lines = [
+            f"A worker killed at each of {len(self.boundaries)} boundaries, for each of "
+            f"{counted(len(self.guard_sets), 'set')} of guards, and recovered by another: how many business effects are left.",
+            *(f"{guards.name}: {_column(self.column(guards))}" for guards in self.guard_sets),
+            f"Between {' and '.join(GAP)} lies the acknowledgment gap: the effect exists, and the engine does not know.",
+            *self.notes(),
+        ]
+        return "\n".join(lines)
+
+    def notes(self) -> list[str]:
+        """What these kills cannot show, and which schedule does; nothing where the column is not there."""
+        shown = {name for guards in self.guard_sets for name in guards.without}
+        notes = []
+        if "fence_token" in shown:
+            notes.append(f"A kill cannot show what the fence is for: a stale worker does, {STALE_WORKER}")
+        if "claim_reads_first" in shown:
+            notes.append(f"Nor what a claim in one statement is for: two at once do, {TWO_CLAIMS}")
+        return notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The atlas for a program."""
+        return {
+            "ok": self.ok, "problems": self.problems, "kills": self.kills, "seconds": self.seconds,
+            "boundaries": list(self.boundaries),
+            "guard_sets": [{"name": g.name, "without": list(g.without), "naive": g.naive} for g in self.guard_sets],
+            "cells": [cell.to_dict() for cell in self],
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"{self.grid()}\n\n{self.text()}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {**self.picture()._repr_mimebundle_(), "text/plain": repr(self)}
+
+
+def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
+    """What is wrong with a cell, if anything."""
+    predicted = guards.effects_after(cell.boundary)
+    if cell.state in ("running", "failed"):
+        return [cell.sentence]
+    if cell.state == "missing" or predicted is None:
+        return [] if cell.state == "missing" and predicted is None else [f"{cell.sentence}, and that was not predicted"]
+    wrong = []
+    if cell.exit_code != -9:
+        wrong.append(
+            f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
+        )
+    if cell.effects != predicted:
+        wrong.append(
+            f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
+        )
+    if not cell.completed:
+        wrong.append(f"{cell.boundary}, {cell.guards}: no worker completed it")
+    return wrong
+
+
+def _mark(cell: Cell) -> str:
+    """The cell as a character or a few."""
+    return {"running": "...", "missing": "-", "failed": "?", "done": str(cell.effects)}[cell.state]
+
+
+def _column(cells: Sequence[Cell]) -> str:
+    """A column in a sentence: what is not 1 first."""
+    said = []
+    usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
+    common = usual[0][0] if usual else ""
+    if all(_short(cell) == "1 effect" for cell in cells):
+        return "always 1 effect."
+    rest = [cell for cell in cells if _short(cell) != common]
+    for what, same in groupby(sorted(rest, key=_short), key=_short):
+        said.append(f"{what} {_listed(cell.boundary for cell in same)}")
+    if common:
+        said.append(f"{common} everywhere else")
+    return "; ".join(said) + "."
+
+
+def _short(cell: Cell) -> str:
+    return cell.what if cell.state != "failed" else "could not be played"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The boundaries in words; before and after the same transaction as one."""
+    found = list(names)
+    for name in [name for name in found if name.startswith("before ") and f"after {name[7:]}" in found]:
+        found[found.index(name)] = f"around {name[7:]}"
+        found.remove(f"after {name[7:]}")
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

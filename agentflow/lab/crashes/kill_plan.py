@@ -1,0 +1,89 @@
+"""Which workers a soak kills, and where: decided in advance by a hash of seed, request, boundary and token.
+
+The same seed and the same number of requests give the same kills, however the workers share the work. What does not
+live here: carrying it out (`soak`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from ...model import Boundary
+
+PATH = (
+    "after claim",
+    "before checkpoint classify", "after checkpoint classify",
+    "before checkpoint plan", "after checkpoint plan",
+    "before intent", "after intent",
+    "before tool", "after tool",
+    "before acknowledge", "after acknowledge",
+    "before complete", "after complete",
+)  # fmt: skip
+"""The boundaries that every run of the support agent passes at least once, in order.
+
+Before a claim there is no request."""
+
+GAP = ("after tool", "before acknowledge")
+"""The acknowledgment gap: the effect exists and the engine does not know."""
+
+_AGAIN = ("after claim", "before load", "after load")  # passed by every successor
+GAP_SHARE = 0.1
+
+Plan = dict[int, tuple[str, ...]]
+"""For each request that is hit: where its first holder is killed, where the next one, and so on."""
+
+
+def label(boundary: Boundary) -> str:
+    """The boundary's name in a plan and in the history."""
+    subject = f" {boundary.subject}" if boundary.transaction == "checkpoint" else ""
+    return f"{boundary.edge} {boundary.transaction}{subject}"
+
+
+def plan_kills(seed: int, requests: int, kills: int) -> Plan:
+    """Exactly `kills` kills, at least a tenth of them in the acknowledgment gap.
+
+    The requests whose best boundary has the smallest hash are hit first; when there are more kills than requests, each
+    is hit at its next token too, where a successor passes for certain. Raises ValueError if there is nothing to kill.
+    """
+    if kills and not requests:
+        raise ValueError("there is no request, so no worker can be killed at one.")
+    plan: Plan = {}
+    left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
+    while left:
+        more_to_come = left > requests
+        hit = _smallest(seed, requests, token, min(left, requests))
+        for request in hit:
+            before = plan.get(request, ())
+            choices = [b for b in _reachable(before) if not (more_to_come and b == PATH[-1])]
+            if owed > 0:
+                choices = [b for b in choices if b in GAP] or choices
+            chosen = min(choices, key=partial(_hash_of, seed, request, token))
+            plan[request], owed = (*before, chosen), owed - (chosen in GAP)
+        left, token = left - len(hit), token + 1
+    return plan
+
+
+def _smallest(seed: int, requests: int, token: int, count: int) -> list[int]:
+    """The requests in the order of their smallest hash; memory for `count` of them."""
+    return heapq.nsmallest(count, range(requests), key=lambda r: min(_hash_of(seed, r, token, b) for b in PATH))
+
+
+def _reachable(before: Sequence[str]) -> list[str]:
+    """Where the holder of the next token passes for certain after the last of these kills."""
+    if not before:
+        return list(PATH)
+    progress = [PATH.index(b) for b in before if b in PATH[1:]]
+    begins = 1
+    for index in progress:
+        begins = max(begins, index + (PATH[index].startswith("after")))
+    if PATH.index("before tool") < begins < PATH.index("after acknowledge"):
+        begins = PATH.index("before tool")  # not acknowledged: the tool is called again
+    return [*_AGAIN, *PATH[begins:]]
+
+
+def _hash_of(seed: int, request: int, token: int, boundary: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{request}:{boundary}:{token}".encode()).digest()[:8], "big")

@@ -1,0 +1,186 @@
+"""A job queue without checkpoints, as processes: NaiveRunner runs a job from the top, and so does whoever retries it.
+
+What lives here: the worker process, which stands before and after everything that others can see of it, its lane, and one
+kill with its retry. What does not: the engine's own workers (`lanes`), the atlas around it (`atlas`). The queue's only record
+of a job is that somebody got its result: there is no row, no lease and no history, so what is told here is what was seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ...database import Database
+from ...model import Boundary, ToolCall
+from ...run import NaiveRunner
+from ...tools import SimulatedTool
+from ..laboratory import processes
+from ..schedule.lane_worker import Report
+from ..schedule.lanes import ProcessLane
+from .counting_agent import CountedAgent
+from .kill_plan import label
+
+SEEN = {
+    "before claim": ("worker_started", "{0} is started."),
+    "after claim": ("job_taken", "{0} takes the job."),
+    "before tool": ("steps_executed", "{0} has run every step from the top."),
+    "after tool": ("tool_called", "{0} has called the tool."),
+    "before complete": ("function_returned", "{0} has the result."),
+    "after complete": ("result_handed_over", "{0} hands the result over; the job is done."),
+}
+"""What the queue sees of a worker at each of its boundaries: an entry's name and its sentence."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker of a plain job queue is given. `request` None: the job was done, there is none."""
+
+    url: str
+    schema: str
+    function: CountedAgent
+    request: str | None
+
+
+class NaiveLane(ProcessLane):
+    """A process that runs a job from the top, and stands before and after everything that others can see.
+
+    It takes the job (`claim`), calls the tool, and hands over the result (`complete`); nothing else leaves a trace, so there
+    is no other boundary. `tell("go")` moves it from one of them to the next.
+    """
+
+    def __init__(self, name: str, patience: float, job: Job) -> None:
+        super().__init__(name, patience, lambda _: "", lambda *_: None)  # type: ignore[arg-type]
+        self.job = job
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        self._process = processes.start(serve_naive, self.job, self.identity, theirs, name=f"naive-{self.name}")
+        theirs.close()
+
+
+def serve_naive(job: Job, identity: str, connection: Connection[Any, Any]) -> None:
+    """This process does the job from the top, whatever was done before, until it is killed."""
+    worker = _NaiveWorker(identity, connection, SimulatedTool(Database(job.url, job.schema)))
+    with worker.passing("claim"):
+        request = job.request
+    if request is None:
+        worker.stand(Boundary("claim", "after", identity), "idle")
+        return
+    result = job.function(NaiveRunner(tool=worker.call), request)
+    with worker.passing("complete"):
+        worker.result = result
+
+
+class _NaiveWorker:
+    """Stands at the boundaries of a job, and reports to whoever moves it."""
+
+    def __init__(self, identity: str, connection: Connection[Any, Any], tool: SimulatedTool) -> None:
+        self.identity, self.connection, self.tool = identity, connection, tool
+        self.result: Any = None
+
+    def call(self, call: ToolCall) -> Any:
+        """The tool was called."""
+        with self.passing("tool", call.action):
+            return self.tool(call)
+
+    @contextmanager
+    def passing(self, name: str, subject: str | None = None) -> Iterator[None]:
+        """The worker stands before it, does it, and stands after it."""
+        before = Boundary(name, "before", self.identity, subject=subject)
+        self.stand(before)
+        yield
+        after = Boundary(name, "after", self.identity, subject=subject, outcome="committed")
+        self.stand(after, "completed" if name == "complete" else None)
+
+    def stand(self, boundary: Boundary, ended: Any = None) -> None:
+        """Where the worker stands was reported, and it has been told to go on."""
+        self.connection.send(Report(boundary, ended=ended))
+        self.connection.recv()
+
+
+@dataclass(frozen=True)
+class Retried:
+    """A job whose first worker was killed: what was seen, how it ended, and ms from the second's taking of the job to the end."""
+
+    history: tuple[dict[str, Any], ...]
+    completed: bool
+    exit_code: int | None
+    recovery_ms: float | None
+
+
+def kill_and_retry(job: Job, boundary: str, patience: float) -> Retried | None:
+    """A was killed at the boundary and B did the job from the top, unless A's result had come; None without the boundary.
+
+    Raises LaneError.
+    """
+    story = _Story()
+    first = NaiveLane("A", patience, job)
+    try:
+        first.start("A")
+        while story.see(first) != boundary:
+            if first.tell("go").ended:
+                if label(first.standing) != boundary:  # type: ignore[arg-type]
+                    return None
+                story.done = True
+        first.kill()
+        story.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
+        recovery_ms = _retry(replace(job, request=None) if story.done else job, patience, story)
+        return Retried(tuple(story.entries), story.done, first.exit_code, recovery_ms)
+    finally:
+        if first.alive:
+            first.kill()
+
+
+def _retry(job: Job, patience: float, story: _Story) -> float | None:
+    """B has done the job, if there is one left."""
+    lane = NaiveLane("B", patience, job)
+    try:
+        lane.start("B")
+        story.see(lane)
+        report, began = lane.tell("go"), time.monotonic()
+        while not report.ended:
+            story.see(lane)
+            report = lane.tell("go")
+        if report.ended == "idle":
+            story.add("queue_empty", "B asks for a job; there is none.", "B")
+            return None
+        story.done = True
+        story.see(lane)
+        return round((time.monotonic() - began) * 1000, 3)
+    finally:
+        if lane.alive:
+            lane.kill()
+
+
+class _Story:
+    """What the queue saw, as entries, and whether it has the job's result."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.done = False
+
+    def see(self, lane: NaiveLane) -> str:
+        """Where the worker stands is told; the boundary's name."""
+        place = label(lane.standing)  # type: ignore[arg-type]
+        event, said = SEEN[place]
+        self.add(event, said.format(lane.name), lane.name)
+        return place
+
+    def add(self, event: str, said: str, worker: str, subject: str | None = None) -> None:
+        """One entry more."""
+        same = {"at": None, "transaction": None, "fence_token": None}
+        self.entries.append(
+            {
+                "n": len(self.entries) + 1,
+                "event": event,
+                "subject": subject,
+                "worker": worker,
+                "detail": {"said": said},
+                **same,
+            }
+        )

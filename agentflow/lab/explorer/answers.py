@@ -1,0 +1,279 @@
+"""Rows in canonical form, put back into PostgreSQL, and each distinct question asked once and remembered.
+
+What lives here: which facts of the rows can influence the future (`canonical`), the one statement that puts them back, and
+`Bench`, which answers "this statement, with these parameters, on these rows" from PostgreSQL or from memory. What does
+not: which worker asks (`explore_worker`) and what may move (`explore_graph`).
+
+Canonical means: a clock value is live, expired, due or not yet; the number of entries, effects and attempts starts
+anew; what no statement reads (who wrote a row, when, how often a tool repeated an answer) is left out. A question
+is asked in a transaction that puts the rows back, runs the real statement, reads all rows, and is rolled back, so the
+tables stay empty. Source: shared facts on SQL, "Explorer".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.sql import Literal
+
+from ...database import Database
+from ...driver_errors import named
+from ...errors import AgentFlowError, DatabaseAway
+from ...statements import Statement
+from ..verify.snapshot import Row, Rows, rows_from, rows_sql
+
+Answer = list[dict[str, Any]] | AgentFlowError
+
+_PUT = Statement(
+    "put",
+    "Rows stand in empty tables again, as they stood in another history.",
+    """\
+WITH told AS MATERIALIZED (
+    SELECT $1::json AS rows
+),
+w AS (
+    INSERT INTO agentflow.workflows (id, name, input, status, state, result, error, lease_owner, lease_expires_at,
+           fence_token, checkpoints, next_run_at, waiting_for, events, attempts, crashes, completed_at, finished_at)
+    SELECT id, name, input::json, status, state, result::json, error::json, lease_owner,
+           CASE lease WHEN 'live' THEN clock_timestamp() + interval '1 day'
+                      WHEN 'expired' THEN clock_timestamp() - interval '1 second' END,
+           fence_token, checkpoints,
+           clock_timestamp() + CASE WHEN due THEN interval '-1 hour' ELSE interval '1 day' END + turn * interval '1 second',
+           waiting_for, events::jsonb, attempts, crashes,
+           CASE status WHEN 'completed' THEN clock_timestamp() END,
+           CASE WHEN status NOT IN ('ready', 'waiting') THEN clock_timestamp() END
+    FROM told, json_to_recordset(rows -> 'workflows') AS r (
+         id text, name text, input text, status text, state text, result text, error text, lease_owner text, lease text,
+         fence_token bigint, checkpoints int, due bool, turn int, waiting_for text, events text, attempts int, crashes int)
+),
+s AS (
+    INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, waited_for, fence_token, worker)
+    SELECT workflow_id, step_id, position, kind, state, value::json, error::json, waited_for, 1, '-'
+    FROM told, json_to_recordset(rows -> 'steps') AS r (
+         workflow_id text, step_id text, position int, kind text, state text, value text, error text, waited_for text)
+),
+i AS (
+    INSERT INTO agentflow.action_intents (workflow_id, key, idempotency_key, action, arguments, status, tool_result, error,
+           fence_token, worker, acknowledged_at)
+    SELECT workflow_id, key, idempotency_key, action, arguments::json, status, tool_result::json, error::json, 1, '-',
+           CASE WHEN status <> 'PENDING' THEN clock_timestamp() END
+    FROM told, json_to_recordset(rows -> 'intents') AS r (
+         workflow_id text, key text, idempotency_key text, action text, arguments text, status text, tool_result text,
+         error text)
+)
+INSERT INTO agentflow_world.tool_ledger (effect_id, idempotency_key, remembered, workflow_id, action, arguments, result)
+OVERRIDING SYSTEM VALUE
+SELECT effect_id, idempotency_key, remembered, workflow_id, action, arguments::json, result::json
+FROM told, json_to_recordset(rows -> 'effects') AS r (
+     effect_id bigint, idempotency_key text, remembered bool, workflow_id text, action text, arguments text, result text)""",
+)
+
+_LEFT_OUT = {
+    "workflows": ("entries",),
+    "steps": ("fence_token", "worker"),
+    "intents": ("fence_token", "worker"),
+    "effects": ("attempts",),
+}
+_FIRST_EFFECT = -1000  # below every number that the identity column can give
+
+
+def canonical(rows: Rows, keep_crashes: bool = True) -> str:
+    """The text of the rows that can influence the future, the same for all rows with one future.
+
+    The count of crashes is compared with a budget; where that cannot be spent, `keep_crashes` is False.
+    """
+    tables = {table: _plain(table, getattr(rows, table)) for table in _LEFT_OUT}
+    if not keep_crashes:
+        for row in tables["workflows"]:
+            row["crashes"] = 0
+    return json.dumps(tables, separators=(",", ":"))
+
+
+def _plain(table: str, rows: tuple[Row, ...]) -> list[dict[str, Any]]:
+    kept = [{column: value for column, value in row.items() if column not in _LEFT_OUT[table]} for row in rows]
+    if table == "effects":
+        for number, row in enumerate(kept):
+            row["effect_id"] = _FIRST_EFFECT + number
+    if table == "workflows":
+        turns = sorted({row["turn"] for row in kept if row["status"] == "ready"})
+        for row in kept:
+            row["turn"] = turns.index(row["turn"]) if row["status"] == "ready" else 0
+            row["due"] = row["due"] or row["status"] != "ready"
+            row["error"] = _without_trace(row["error"])
+    return kept
+
+
+def _without_trace(error: str | None) -> str | None:
+    """A recorded failure without its traceback, which names lines of code."""
+    return error and json.dumps({**json.loads(error), "traceback": ""})
+
+
+def told(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The parameters without what is another one each time: measured and random times, tracebacks."""
+    plain = dict(params or {})
+    if isinstance(plain.get("p_detail"), str) and "replay_ms" in plain["p_detail"]:
+        plain["p_detail"] = json.dumps({**json.loads(plain["p_detail"]), "replay_ms": 0.0})
+    if plain.get("p_error"):
+        plain["p_error"] = _without_trace(plain["p_error"])
+    if isinstance(plain.get("p_delay"), timedelta):
+        plain["p_delay"] = timedelta(days=1)
+    return plain
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of one statement on one set of rows: the rows after, the answer, and what was written to history and world.
+
+    `rows` is the number of the canonical rows; `after` are the rows as PostgreSQL showed them, with this statement's
+    entries and attempts only.
+    """
+
+    rows: int
+    after: Rows
+    answer: Answer
+    key: str
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The entries of the history that this statement wrote, the world's too."""
+        return [dict(row) for row in self.after.history] + [_of_the_world(row) for row in self.after.attempts]
+
+
+def _of_the_world(row: Row) -> dict[str, Any]:
+    event = "tool_refused" if row["outcome"] == "refused" else "tool_attempt_committed"
+    detail = {"idempotency_key": row["idempotency_key"], "outcome": row["outcome"]}
+    return {
+        "workflow_id": row["workflow_id"], "n": None, "event": event, "transaction": "tool", "subject": row["action"],
+        "worker": None, "fence_token": None, "detail": detail,
+    }  # fmt: skip
+
+
+class Bench:
+    """Answers statements on any rows: asks PostgreSQL the first time, and remembers.
+
+    `database` is a migrated, empty schema that nobody else uses. `asked` counts what PostgreSQL was asked.
+    """
+
+    def __init__(self, database: Database, keep_crashes: bool = True) -> None:
+        self.database, self.keep_crashes = database, keep_crashes
+        self._held = database.alchemy.raw_connection()
+        self._connection: psycopg.Connection[Any] = self._held.driver_connection  # type: ignore[assignment]
+        self._cursor = self._connection.cursor(row_factory=dict_row)
+        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}")
+        self._read = rows_sql(database.schema)
+        self._memory: dict[tuple[int, str, str], Asked] = {}
+        self._numbers: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._puts: list[bytes] = []
+        self._rows: list[Rows] = []
+        self._renamed: dict[tuple[int, str, str], int] = {}
+        self.asked = 0
+
+    def number(self, rows: Rows) -> int:
+        """The number of these rows' canonical form."""
+        text = canonical(rows, self.keep_crashes)
+        found = self._numbers.get(text)
+        if found is None:
+            found = self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+            self._puts.append(f"BEGIN; EXECUTE af_put({Literal(text).as_string(self._connection)})".encode())
+            self._rows.append(Rows(**{table: tuple(some) for table, some in self._with_defaults(text).items()}))
+        return found
+
+    def rows(self, number: int) -> Rows:
+        """The canonical rows of this number, without history."""
+        return self._rows[number]
+
+    def text(self, number: int) -> str:
+        """The canonical rows of this number as text."""
+        return self._texts[number]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def holds(self, number: int, text: str) -> bool:
+        """Whether the text occurs anywhere in the rows."""
+        return text in self._texts[number]
+
+    def renamed(self, number: int, identity: str, other: str) -> int:
+        """The rows in which the lease is held by `other` instead of `identity`."""
+        key = number, identity, other
+        if key not in self._renamed:
+            rows = self._rows[number]
+            owners = tuple(
+                {**row, "lease_owner": other} if row["lease_owner"] == identity else row for row in rows.workflows
+            )
+            self._renamed[key] = self.number(Rows(owners, rows.steps, rows.intents, rows.effects))
+        return self._renamed[key]
+
+    def ask(self, number: int, name: str, text: str, params: Mapping[str, Any], question: str) -> Asked:
+        """What the statement does to these rows. `question` is the canonical text of name and parameters.
+
+        Raises DatabaseAway, which is not remembered.
+        """
+        key = number, text, question
+        found = self._memory.get(key)
+        if found is None:
+            found = self._memory[key] = self._ask(number, name, text, params)
+        return found
+
+    def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> Asked:
+        """Three round trips: put in a new transaction, the statement, read. The next question rolls this one back."""
+        self.asked += 1
+        connection, cursor = self._connection, self._cursor
+        try:
+            self._put(number)
+            answer = cursor.execute(text, params, prepare=True).fetchall()
+            after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
+        except psycopg.Error as error:
+            trouble = named(error, connection, name, where=self.database.where, schema=self.database.schema)
+            if isinstance(trouble, DatabaseAway):
+                raise trouble from error
+            return Asked(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")
+        return Asked(self.number(after), after, answer, _key(answer))
+
+    # Below psycopg, which forgets its prepared statements at each rollback; that would double the time of a question.
+    def _put(self, number: int) -> None:
+        """These rows, and no others, stand in the tables of a new transaction."""
+        open_now = self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+        result = self._connection.pgconn.exec_((b"ROLLBACK; " if open_now else b"") + self._puts[number])
+        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+            said = result.error_message.decode(errors="replace")
+            raise DatabaseAway(f"rows could not be put back at {self.database.where}: {said}")
+
+    def close(self) -> None:
+        """The connection is closed."""
+        self._held.invalidate()
+
+    @staticmethod
+    def _with_defaults(text: str) -> dict[str, list[dict[str, Any]]]:
+        """Canonical rows with the columns that were left out, at their first values, as PostgreSQL would show them."""
+        tables: dict[str, list[dict[str, Any]]] = json.loads(text)
+        defaults = {"entries": 1, "fence_token": 1, "worker": "-", "attempts": 1}
+        for table, columns in _LEFT_OUT.items():
+            for row in tables[table]:
+                row |= {column: defaults[column] for column in columns}
+        return tables
+
+
+_NUMBERS = re.compile(r'"(effect_id|attempt_id)":-?\d+')
+
+
+def _key(answer: list[dict[str, Any]]) -> str:
+    """The canonical text of an answer: numbers that a sequence gives, and times, are left out."""
+    return _NUMBERS.sub(r'"\1":0', json.dumps(answer, default=_named_only, separators=(",", ":")))
+
+
+def question(name: str, params: Mapping[str, Any]) -> str:
+    """The canonical text of a statement's name and parameters."""
+    return name + json.dumps(params, default=str, separators=(",", ":"))
+
+
+def _named_only(value: Any) -> str:
+    return "a time" if isinstance(value, datetime) else str(value)

@@ -1,0 +1,266 @@
+"""The explorer: every schedule of some workers within stated bounds, on the real engine and a real PostgreSQL.
+
+What lives here: `explore`. What does not: its report (`explore_report`), the search (`explore_graph`), the rules of a move
+(`explore_moves`), a worker played from its answers (`explore_worker`), what PostgreSQL is asked (`explore_rows`), what must
+hold (`invariants`). It moves transaction by transaction; that this is enough, and which races lie inside a statement, is
+shown by the pair matrix (`pairs`). Read `explore_graph` next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+from ...database import Database
+from ...engine import Engine, find_database
+from ...errors import AgentFlowError, Suspend, describe_failure
+from ...model import Policy
+from ...run import DurableRunner, StepStore
+from ..broken.catalogue import engine_class
+from ..course.exercise import own_line
+from ..laboratory.laboratory import LEASE_SECONDS
+from ..laboratory.scratch_schema import new_name, own_schema
+from ..schedule.grammar import Move, Schedule, Setting
+from ..schedule.lane_set import weakened
+from ..schedule.presets import events_of, inputs_for
+from .answers import Bench
+from .replayed_worker import WrongCode
+from .report import Exploration, Finding
+from .search import DEAD, Bounds, Fall, Graph, Rules
+from .time_limit import OutOfTime, TooLong, Watch
+from .trace import walked
+from .transitions import World
+
+StopAt = Literal["harm", "authority", "never"]
+MOST_MOVES = 10
+STUCK_SECONDS = 10.0  # so long may the engine's own code take up to its next transaction
+UNDISTURBED_SECONDS = 20.0  # so long may the undisturbed run take that comes before the search, if the limit is shorter
+
+
+class ExplorerError(AgentFlowError):
+    """The engine that was to be explored, or its workflow, is wrong; the message has the schedule that led there."""
+
+
+def explore(
+    engine: Engine | type[Engine] | None = None, *, without: Iterable[str] = (), workflow: str = "support_agent",
+    workflows: int = 1, workers: int = 2, crashes: int = 2, expiries: int = 2, lost_replies: int = 1, renewals: int = 0,
+    forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
+    names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
+    moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
+    schema: str | None = None,
+) -> Exploration:  # fmt: skip
+    """Every schedule within the bounds was tried, or the report says which bound was hit; what fell, and how shortly.
+
+    `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
+    Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
+    length of a schedule, `time_limit` (seconds) the search; C code that never returns (a regular expression may not) holds it up.
+    `stop_at` is the kind of finding that ends it: `harm` (what
+    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
+    wrong, BadSchedule for an unknown workflow.
+    """
+    kind, guards = _kind_of(engine)
+    setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
+    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
+    began = time.monotonic()
+    with (
+        own_schema(_where(engine), schema or new_name("explore")) as database,
+        _explored(kind, engine, database, setting) as made,
+    ):
+        bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
+        try:
+            with (
+                _bar(progress) as show,
+                Watch(STUCK_SECONDS, began + max(time_limit, UNDISTURBED_SECONDS)).on() as watch,
+            ):
+                graph = _prepared(bench, made, setting, bounds, workers, watch)
+                watch.deadline = began + time_limit
+                _search(graph, moves, _enough(stop_at), show)
+            findings = tuple(_findings(graph, setting))
+        finally:
+            bench.close()
+    counts = graph.counts() if not graph.stopped else None
+    return Exploration(
+        setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
+        time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
+    )  # fmt: skip
+
+
+def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
+    """The engine's class, and the guards that it lacks: those of a class made by engine_class() belong to the setting."""
+    kind = type(engine) if isinstance(engine, Engine) else engine or Engine
+    guards: tuple[str, ...] = getattr(kind, "without", ())
+    return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
+
+
+def _where(engine: Engine | type[Engine] | None) -> str:
+    near = engine.database if isinstance(engine, Engine) else find_database()
+    return near.url.render_as_string(hide_password=False)
+
+
+def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
+    ends = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}[stop_at]
+    return lambda fall: fall.invariant.kind in ends
+
+
+def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, workers: int, watch: Watch) -> Graph:
+    """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
+    inputs = inputs_for(setting, engine.workflows)
+    try:
+        world = World(bench, engine, setting, inputs, watch)
+        with watch.timed():
+            world.events = _events(engine, setting)
+        world.expected = world.ends(world.finished(world.first))
+        promised = _promised(world, engine, inputs)
+    except (WrongCode, TooLong, OutOfTime) as wrong:
+        said = wrong if isinstance(wrong, WrongCode) else "it did not come to its end in time; does a loop never end?"
+        raise ExplorerError(
+            f"An undisturbed run (schedule `A*`) goes wrong: {said} Mend it, and explore again."
+        ) from wrong
+    unfinished = [status for status in world.expected if status in ("ready", "waiting")]
+    if unfinished or promised not in ((), world.expected):
+        ends = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
+        but = "so no schedule could finish it" if unfinished else f"and the real Engine {', '.join(promised)}"
+        raise ExplorerError(
+            f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, {but}.{_raised(world)} See what happens: "
+            f'`Stepper({type(engine).__name__}(...)).play("A*")`; mend it, and explore again.'
+        )
+    return Graph(Rules(world, bounds, workers))
+
+
+def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[str, ...]:
+    """How an undisturbed run of the same workflows ends with the real engine; () if nothing but guards is missing."""
+    if type(engine) is Engine or world.setting.without:
+        return ()
+    database = world.bench.database
+    plain = Engine(database, workflows=engine.workflows, policy=engine.policy)
+    real = World(world.bench, plain, world.setting, inputs, world.player.watch)
+    real.player.engine.world.answers, real.events = engine.world.answers, world.events
+    return real.ends(real.finished(real.first))
+
+
+def _raised(world: World) -> str:
+    """The first error that the run recorded, with the learner's line; empty if there was none."""
+    error = world.player.raised
+    if error is None:
+        return ""
+    told = describe_failure(error)
+    said = told["message"].partition("\n")[0].rstrip(".")
+    return f" It raised {told['type']}: {said:.300}{own_line(error)}."
+
+
+def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
+    try:
+        graph.search(moves, enough, show)
+        doubt, at = graph.doubt, graph.doubtful
+    except WrongCode as wrong:
+        doubt, at = wrong, graph.at
+    if doubt:
+        line = Schedule(graph.rules.world.setting, tuple(graph.way(at)))
+        raise ExplorerError(f"After the schedule `{line}`: {doubt} Mend it, and explore again.") from doubt
+
+
+def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
+    """What the workflow waits for, each with the payload that is delivered first: the playbook knows, or a dry run tells."""
+    known = events_of(setting.workflow)
+    if known is None:
+        known = tuple(_asked_for(engine, setting))
+    return tuple((name, True) for name in known)
+
+
+def _asked_for(engine: Engine, setting: Setting) -> list[str]:
+    found: dict[str, Any] = {}
+    told, store = inputs_for(setting, engine.workflows)[0], StepStore()
+    for _ in range(100):
+        run = DurableRunner("dry-run", store, found, tool=lambda call: engine.world.answers.get(call.action, {}))
+        try:
+            engine.workflows[setting.workflow](run, told)
+            break
+        except Suspend as parked:
+            found[parked.waiting_for] = True
+        except TooLong:
+            raise
+        except BaseException:  # what it raises is told by the undisturbed run
+            break
+    return list(found)
+
+
+def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
+    """Each invariant's first fall, harm before authority, the shortest first."""
+    falls = graph.falls.values()
+    for fall in sorted(
+        falls, key=lambda one: (one.invariant.kind != "harm", len(graph.way(one.state)) + bool(one.move))
+    ):
+        moves = (*graph.way(fall.state), *([fall.move] if fall.move else []))
+        history = tuple(walked(graph.rules, moves).history)
+        schedule, one = Schedule(setting, moves), fall.invariant
+        then = () if fall.move else tuple(_what_comes(graph, fall.state))
+        yield Finding(one.name, one.kind, one.sentence, schedule, str(fall.guilty), history, then)
+
+
+def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
+    """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
+    state, rules = graph.states[number], graph.rules
+    places = dict(zip(rules.lanes, state.lanes, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    rows = state.rows
+    for _ in range(MOST_MOVES if lane else 0):
+        given = rules.world.given_time(rows)
+        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        if then == rows:
+            return
+        yield from [*given[0], Move("go", lane, None)]
+        rows = then
+
+
+def _idle(rules: Rules, place: int) -> bool:
+    return not rules.world.player.places[place].answers
+
+
+@contextmanager
+def _explored(
+    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting
+) -> Iterator[Engine]:
+    """An engine of the class on the explorer's schema, whose leases and back-offs end only by a move."""
+    given = engine if isinstance(engine, Engine) else None
+    policy = replace(
+        given.policy if given else Policy(), lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS,
+        max_delay=LEASE_SECONDS, unknown_outcome=setting.retry,
+    )  # fmt: skip
+    options: dict[str, Any] = {"workflows": given.workflows} if given else {}
+    if given and given.tool is not given.world:
+        raise ExplorerError(
+            "This engine has a tool of its own, and the explorer can put back only what the simulated world holds. Explore an "
+            "engine without `tool=`."
+        )
+    try:
+        made = kind(database, policy=policy, **options)
+    except TypeError as error:
+        raise ExplorerError(
+            f"{kind.__name__} cannot be made from a database and options as Engine can: {error}."
+        ) from error
+    if given:
+        made.world.answers = given.world.answers
+    try:
+        yield weakened(made, setting)
+    finally:
+        made.close()
+
+
+@contextmanager
+def _bar(wanted: bool | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, on a terminal or if wanted: how many states are expanded."""
+    from tqdm import tqdm
+
+    with tqdm(unit=" states", disable=None if wanted is None else not wanted) as bar:
+
+        def show(states: int) -> None:
+            bar.update(states - bar.n)
+
+        yield show

@@ -1,0 +1,320 @@
+"""A worker without a thread: a deterministic function of the answers that it has had so far.
+
+What lives here: `Player`, which runs the real engine's code from its beginning with recorded answers, and stops it at
+the statement that has no answer yet; and `Place`, where a worker then stands, each distinct one kept once. What
+does not: what PostgreSQL answers (`explore_rows`), and whose turn it is (`explore_graph`).
+
+A worker stands where the engine calls its hook before a transaction, as in a lane; `load` and plain reads are no place to
+stand, so they belong to the transaction before them. The statement is taken at the lowest place of the door,
+Database._run(), so whatever an engine overrides above it is played too.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+import re
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...database import Database, Row
+from ...engine import Engine
+from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
+from ...model import Boundary
+from ...queries import LABORATORY, READS
+from ...statements import TRANSACTIONS
+from ...worker import carry
+from ..broken.catalogue import texts
+from ..laboratory.laboratory import LEASE_SECONDS
+from .answers import Answer, question, told
+from .time_limit import OutOfTime, TooLong, Watch
+
+Program = Callable[[Engine], str]
+"""What is played: a worker's one claim, or one thing that somebody outside does; how it ended."""
+
+Told = bytes | AgentFlowError
+"""An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
+
+MOST_STATEMENTS = 200  # of one run, from its claim to its end
+_TELL_MORE = {"inspect", "list", "frame", "metrics", "recoveries"}  # reads of rows with all their columns
+_READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
+
+
+class Stopped(CrashInjected):
+    """The next statement has no recorded answer: the worker stands here."""
+
+
+class WrongCode(AgentFlowError):
+    """An engine or workflow raised what nobody expects, or is no function of the answers it gets."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement that waits for its answer."""
+
+    name: str
+    text: str
+    params: Mapping[str, Any]
+    question: str
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a program stands after some answers: before `pending`, or at its end (`ended`).
+
+    `stands` is the boundary at which its hook was called; None means in the middle of a move. `lost` in an answer says that
+    the tool's reply did not arrive.
+    """
+
+    number: int
+    program: str
+    answers: tuple[tuple[Told, bool], ...]
+    asked: tuple[str, ...]
+    pending: Statement | None
+    stands: Boundary | None
+    ended: str | None
+    then: dict[tuple[str, bool], Place] = field(default_factory=dict)
+
+
+class Player:
+    """Plays programs on an engine whose database answers from a record."""
+
+    def __init__(self, engine: Engine, watch: Watch) -> None:
+        self.watch, self._thread = watch, threading.get_ident()
+        self.engine: Engine = engine.with_hook(self._hook)
+        self._known = _known(engine)
+        self.engine.database = _recorded(engine.database, self)
+        world = copy.copy(engine.world)
+        world.database = _recorded(engine.world.database, self)
+        self.engine.tool = world if engine.tool is engine.world else engine.tool
+        self.engine.world = world
+        self._programs: dict[str, Program] = {}
+        self._roots: dict[str, Place] = {}
+        self.places: list[Place] = []
+        self._answers: tuple[tuple[Told, bool], ...] = ()
+        self._asked: list[str] = []
+        self._expected: tuple[str, ...] = ()
+        self._pending: Statement | None = None
+        self._stands: Boundary | None = None
+        self._passed: Boundary | None = None
+        self._lost, self._wrong = False, ""
+        self._name, self._token = "", 0
+        self.raised: BaseException | None = None
+
+    def start(self, name: str, program: Program) -> Place:
+        """Where the program of this name stands before anything was answered."""
+        if name not in self._roots:
+            self._programs[name] = program
+            self._roots[name] = self._place(name, (), ())
+        return self._roots[name]
+
+    def after(self, place: Place, answer: Answer, key: str, lost: bool = False) -> Place:
+        """Where the program stands after one more answer. Raises WrongCode."""
+        found = place.then.get((key, lost))
+        if found is None:
+            assert place.pending
+            if len(place.answers) == MOST_STATEMENTS:
+                raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; does a loop never end?")
+            asked = (*place.asked, place.pending.question)
+            kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
+            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
+        return found
+
+    def _place(self, name: str, answers: tuple[tuple[Told, bool], ...], asked: tuple[str, ...]) -> Place:
+        self._answers, self._expected, self._asked = answers, asked, []
+        self._pending = self._stands = self._passed = None
+        self._lost, self._wrong = False, ""
+        self._name, self._token = name, 0
+        self._thread, ended = threading.get_ident(), None
+        try:
+            with self.watch.timed():
+                ended = self._played(self._programs[name])
+        except TooLong:
+            pass
+        if self.watch.tries:
+            raise self._too_long()
+        if not self._wrong and self._pending is None and len(self._asked) != len(asked):
+            self._wrong = _not_a_function(self._asked, asked)
+        if self._wrong:
+            raise WrongCode(self._wrong)
+        ended = None if self._pending else ended  # its code may have swallowed the stop; it stands there all the same
+        place = Place(len(self.places), name, answers, asked, self._pending, self._stands, ended)
+        self.places.append(place)
+        return place
+
+    def _too_long(self) -> AgentFlowError:
+        if self.watch.took < self.watch.seconds:
+            return OutOfTime("the time limit")
+        return WrongCode(
+            f"its code did not come to its next transaction within {self.watch.seconds:g} s; does a loop never end, or is it "
+            "asleep?"
+        )
+
+    def _played(self, program: Program) -> str | None:
+        """How the program ended; None if it was stopped at a statement."""
+        try:
+            with _numbered_uuids(lambda: f"{self._name}, token {self._token}"):
+                return program(self.engine)
+        except Stopped:
+            return None
+        except (TooLong, DatabaseAway):
+            raise
+        except BaseException as error:  # whatever a learner's code raises
+            if self.watch.interrupted or self._wrong:
+                return None
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
+
+    def _hook(self, boundary: Boundary) -> None:
+        self._in_its_thread()
+        if boundary.transaction == "load":
+            return
+        if boundary.edge == "before":
+            self._before(boundary)
+        else:
+            self._passed = boundary
+            if boundary.transaction == "tool" and self._lost:
+                self._lost = False
+                raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+
+    def _before(self, boundary: Boundary) -> None:
+        if self._stands and self._stands.transaction == "tool" and not self._pending:
+            self._stop(
+                f"the tool of action {self._stands.subject!r} is not a transaction of the simulated world "
+                "(engine.world), so what it does cannot be put back. Explore with the engine's own tool."
+            )
+        passed = self._passed
+        if passed and passed.outcome == "refused" and replace(passed, edge="before", outcome=None) == boundary:
+            return  # the same statement again, because the refused row would do now: one move, as in a lane
+        if self._pending is None:
+            self._stands = boundary
+
+    def _in_its_thread(self) -> None:
+        """Another thread is ended without a word; the worker's own says why."""
+        if threading.get_ident() != self._thread:
+            self._wrong = self._wrong or (
+                "it asks PostgreSQL from a thread of its own, and the explorer plays a worker as one line of statements."
+            )
+            raise SystemExit
+
+    def refuse(self, why: str) -> None:
+        """The program stops where it is, and is refused for this reason."""
+        self._in_its_thread()
+        self._stop(why)
+
+    def _stop(self, wrong: str) -> None:
+        self._wrong = self._wrong or wrong
+        raise Stopped(wrong)
+
+    def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+        """The recorded answer to the statement. Raises Stopped if there is none yet."""
+        self._in_its_thread()
+        if self._pending is not None or self._wrong or self.watch.tries:
+            raise Stopped("it stands already")
+        if params and params.get("p_error") and self.raised is None:
+            self.raised = sys.exc_info()[1]
+        plain = told(params)
+        asks = question(name, plain)
+        position = len(self._asked)
+        if position == len(self._answers):
+            if _READS_HISTORY.search(text):
+                self._stop(
+                    f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                )
+            if text not in self._known:
+                self._stop(
+                    f"{name} is no statement by which AgentFlow runs a workflow, so it may read what is no part of a state "
+                    "(who wrote a row, when, how often), and schedules that differ would be taken for one. Explore an engine "
+                    "that overrides methods, or take guards away with `without=`."
+                )
+            self._pending = Statement(name, text, plain, asks)
+            raise Stopped(name)
+        if asks != self._expected[position]:
+            self._stop(_not_a_function([*self._asked, asks], self._expected))
+        self._asked.append(asks)
+        self._stands = None
+        answer, lost = self._answers[position]
+        self._lost = self._lost or lost
+        if isinstance(answer, AgentFlowError):
+            answer.__cause__ = answer.__context__ = None
+            raise answer.with_traceback(None)
+        rows: list[Row] = pickle.loads(answer)
+        if name == "claim" and rows:
+            self._token = rows[0].get("fence_token", 0)
+        return rows
+
+
+def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
+    here = next((pair for pair in zip(asked, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something"))
+    return (
+        f"the same answers led to {here[0]:.300} now and to {here[1]:.300} before. An engine that is explored must be a function "
+        "of its answers: no clock, no random numbers, nothing kept from another run."
+    )
+
+
+@contextmanager
+def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
+    """uuid4() gives this thread the same values each time a program is played, and others under another claim."""
+    real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
+
+    def numbered() -> uuid.UUID:
+        if threading.get_ident() != here:
+            return real()
+        return uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
+
+    uuid.uuid4 = numbered
+    try:
+        yield
+    finally:
+        uuid.uuid4 = real
+
+
+def _recorded(database: Database, player: Player) -> Database:
+    """The database with its door closed: statements get what the player has recorded."""
+    own = copy.copy(database)
+    kind = type(database)
+
+    def run(_: Database, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+        return player.answer(name, text, params)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        player.refuse("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
+
+    closed = {
+        "_run": run,
+        "alchemy": property(refuse),
+        **dict.fromkeys(("_connect", "_take", "listen", "twin"), refuse),
+    }
+    own.__class__ = type(f"Recorded{kind.__name__}", (kind,), {**closed, "forget_connections": lambda _: None})
+    return own
+
+
+def _known(engine: Engine) -> frozenset[str]:
+    """The texts of which is known that they depend on nothing but a state: the engine's own, also without guards."""
+    schema, guards = engine.database.schema, getattr(engine, "without", ())
+    by_name = {name: one.render(schema) for name, one in (TRANSACTIONS | READS | LABORATORY).items()}
+    by_name |= texts(guards, schema)
+    return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
+
+
+def worker(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]]) -> Program:
+    """One claim of a worker, as a lane's body makes it. `functions` gives the workflows for a claim's label."""
+
+    def play(engine: Engine) -> str:
+        try:
+            claim = engine.claim_workflow(identity, LEASE_SECONDS)
+            if claim is None:
+                return "idle"
+            function = functions(engine, f"{identity}.{claim.fence_token}")[claim.name]
+            return carry(engine, claim, function, engine.tool)
+        except LostLease:
+            return "lost"
+
+    return play

@@ -1,0 +1,157 @@
+"""What an exploration came to: figures, findings with their shortest schedules, and a sample of all schedules.
+
+What lives here: the records and their printed forms. What does not: exploring (`explore`).
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..notebook.tables import STYLE, counted
+from ..schedule.grammar import Move, Schedule, Setting
+from ..verify.invariants import Kind
+from .search import Bounds, Graph
+from .trace import Entry, walked
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An invariant that fell: the shortest schedule, the guilty row, and the history up to there.
+
+    `then` are moves that show what came of it, where the schedule itself ends before anybody notices.
+    """
+
+    invariant: str
+    kind: Kind
+    sentence: str
+    schedule: Schedule
+    guilty: str
+    history: tuple[Entry, ...] = field(default=(), repr=False)
+    then: tuple[Move, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The schedule as one line, to be played."""
+        return str(self.schedule)
+
+    @property
+    def moves(self) -> int:
+        """How many moves the schedule has; one transaction is one move."""
+        return sum(move.times or 1 for move in self.schedule.moves)
+
+    def __str__(self) -> str:
+        shows = f"\n  then:     {' '.join(map(str, self.then))}" if self.then else ""
+        return f"{self.kind}: {self.sentence}\n  schedule: {self.line}{shows}\n  guilty:   {self.guilty}"
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What an exploration came to. `stopped` names the bound that was hit; empty, the space is exhausted.
+
+    `schedules` counts every different schedule that goes on until no move is possible, over the graph; None if not known.
+    What follows a harm is not explored. One transaction, fault or event is one move.
+    `asked` is how many statements PostgreSQL was asked; `rows` how many different canonical rows there were.
+    """
+
+    setting: Setting
+    bounds: Bounds
+    workers: int
+    states: int
+    transitions: int
+    schedules: int | None
+    depth: int
+    seconds: float
+    asked: int
+    rows: int
+    findings: tuple[Finding, ...] = ()
+    stopped: str = ""
+    graph: Graph | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every state within the bounds was reached."""
+        return not self.stopped
+
+    @property
+    def ok(self) -> bool:
+        """Whether the space is exhausted and no invariant fell."""
+        return self.exhausted and not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """harm, authority, redundant (nothing fell, all was tried) or unknown (a bound was hit first)."""
+        kinds = {finding.kind for finding in self.findings}
+        if kinds:
+            return "harm" if "harm" in kinds else "authority"
+        return "redundant" if self.exhausted else "unknown"
+
+    def sample(self, count: int, seed: int = 1) -> list[Schedule]:
+        """So many schedules, drawn among all with equal chance. Raises ValueError if the space was not exhausted."""
+        if self.graph is None or not self.exhausted:
+            raise ValueError(
+                f"only an exhausted space has a sample of schedules; this one was stopped by {self.stopped}"
+            )
+        return [Schedule(self.setting, tuple(moves)) for moves in self.graph.sample(count, seed)]
+
+    def history(self, schedule: Schedule) -> list[Entry]:
+        """The history that this schedule makes, from what was remembered."""
+        assert self.graph
+        return walked(self.graph.rules, schedule.moves).history
+
+    def ends(self, schedule: Schedule) -> tuple[str, ...]:
+        """The statuses of the workflows after this schedule, from what was remembered."""
+        assert self.graph
+        return self.graph.rules.world.ends(walked(self.graph.rules, schedule.moves).state.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures and findings, as JSON can hold them."""
+        return {
+            "setting": str(self.setting), "bounds": asdict(self.bounds), "workers": self.workers, "ok": self.ok,
+            "verdict": self.verdict, "exhausted": self.exhausted, "stopped": self.stopped, "states": self.states,
+            "transitions": self.transitions, "schedules": self.schedules, "depth": self.depth,
+            "seconds": round(self.seconds, 3), "statements_asked": self.asked, "rows": self.rows,
+            "findings": [
+                {
+                    "invariant": one.invariant, "kind": one.kind, "sentence": one.sentence, "schedule": one.line,
+                    "moves": one.moves, "guilty": one.guilty, "then": " ".join(map(str, one.then)),
+                    "history": [{**entry, "at": entry["at"].isoformat()} for entry in one.history],
+                }
+                for one in self.findings
+            ],
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """The report as sentences that are the same on every machine."""
+        who = f"{counted(self.setting.requests, 'workflow')}, {counted(self.workers, 'worker')}"
+        what = f"{self.setting.workflow}, {who}; {self.bounds}"
+        less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
+        schedules = f"{self.schedules:,} distinct schedules" if self.schedules is not None else "schedules not counted"
+        moves = counted(self.depth, "move")
+        depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
+        figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {depth}"
+        asked = f"PostgreSQL was asked {self.asked:,} statements on {self.rows:,} different sets of rows"
+        end = (
+            f"Stopped by {self.stopped}."
+            if self.stopped
+            else "Exhausted" + (": every invariant holds." if self.ok else ".")
+        )
+        return [f"{what}{less}.", f"{figures}.", f"{asked}.", end, *(str(finding) for finding in self.findings)]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), f"{self.seconds:.1f} s."])
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
+        rows = "".join(
+            f'<tr><td style="white-space:nowrap">{one.kind}</td>'
+            f"<td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
+            f"<td>{html.escape(one.guilty)}</td></tr>"
+            for one in self.findings
+        )
+        head = "<tr><th>kind</th><th>invariant</th><th>shortest schedule</th><th>guilty row</th></tr>"
+        return f'{STYLE}<div class="af-look">{said}{f"<table>{head}{rows}</table>" if rows else ""}</div>'

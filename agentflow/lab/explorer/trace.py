@@ -1,0 +1,127 @@
+"""The history that a schedule of the explorer makes, put together from its transitions, in the shape of engine.history().
+
+What lives here: walking a schedule over what is remembered (PostgreSQL is not asked), the entries of each transition and of
+each fault. What does not: playing on lanes (`stepper`); `canonical` makes the two comparable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..schedule.grammar import Move
+from ..schedule.lane_set import SHARED_NAME
+from ..schedule.moves import named
+from .replayed_worker import Place
+from .search import DEAD, Rules, State
+
+Entry = dict[str, Any]
+_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Walk:
+    """A schedule walked move by move: the state it has come to, and the history so far.
+
+    Entries are a second apart, and identities are `A.1`, `A.2`, ... in the order of their starts.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules, self.state, self.history = rules, rules.first, list[Entry]()
+        self._starts = dict.fromkeys(rules.lanes, 1)
+        self._holder: dict[str, str] = {}
+        self._crashes: dict[str, int] = {}
+        self._effects: dict[tuple[str, str | None], Entry] = {}
+        self._count = 0
+        world = rules.world
+        for workflow_id in world.workflows:
+            self._write({**_bare(workflow_id, "workflow_created", "create"), "subject": world.setting.workflow})
+
+    def take(self, move: Move) -> State:
+        """The state after the move. Raises ValueError if it is not possible here."""
+        found = next(((state, what) for one, state, what in self.rules.steps(self.state) if one == move), None)
+        if found is None:
+            raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
+        state, happened = found
+        stood, before = self._place(move.lane), self.rules.world.bench.rows(self.state.rows)
+        for entry in happened.entries if happened else ():
+            self._write(self._renamed(dict(entry), move.lane))
+        if stood and stood.stands and stood.stands.workflow and move.verb in ("kill", "lose"):
+            self._fault(move, stood)
+        if move.verb == "forget":
+            for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
+                self._write(_bare(workflow_id, "keys_forgotten", "fault"))
+        if move.verb == "start":
+            self._starts[move.lane] += 1
+        self.state = state
+        return state
+
+    def _place(self, lane: str) -> Place | None:
+        number = self.state.lanes[self.rules.lanes.index(lane)] if lane else DEAD
+        return None if number == DEAD else self.rules.world.player.places[number]
+
+    def _fault(self, move: Move, stood: Place) -> None:
+        at = stood.stands
+        assert at and at.workflow
+        event, subject = ("worker_killed", f"before {named(at)}") if move.verb == "kill" else ("reply_lost", at.subject)
+        entry = _bare(at.workflow, event, "fault")
+        self._write({**entry, "subject": subject, "worker": self._identity(move.lane), "fence_token": at.token})
+
+    def _identity(self, lane: str) -> str:
+        shared = self.rules.world.setting.names == "shared"
+        return SHARED_NAME if shared else f"{lane}.{self._starts[lane]}"
+
+    def _renamed(self, entry: Entry, lane: str) -> Entry:
+        """The entry with what the canonical rows have forgotten: who it was, who held the lease, how many attempts."""
+        workflow_id, detail = entry["workflow_id"], dict(_parsed(entry["detail"]) or {})
+        if entry["worker"] is not None:
+            entry["worker"] = self._identity(lane)
+        if entry["transaction"] == "claim":
+            if detail.get("held_by"):
+                self._crashes[workflow_id] = self._crashes.get(workflow_id, 0) + 1
+                detail |= {"held_by": self._holder.get(workflow_id)}
+            detail["crashes"] = self._crashes.get(workflow_id, 0)
+            self._holder[workflow_id] = entry["worker"]
+        if entry["event"] in _PROGRESS:
+            self._crashes[workflow_id] = 0
+        if entry["event"] == "tool_attempt_committed":
+            detail |= self._attempt(workflow_id, detail)
+        return {**entry, "detail": detail or None}
+
+    def _attempt(self, workflow_id: str, detail: Entry) -> Entry:
+        key = workflow_id, detail["idempotency_key"]
+        if detail["outcome"] == "effect":
+            self._effects[key] = {"effect_id": len(self._effects) + 1, "attempts": 0}
+        self._effects[key]["attempts"] += 1
+        return dict(self._effects[key])
+
+    def _write(self, entry: Entry) -> None:
+        mine = sum(one["workflow_id"] == entry["workflow_id"] for one in self.history)
+        at, detail = _BEGIN + timedelta(seconds=len(self.history)), _parsed(entry["detail"])
+        if detail and "asked_at" in detail:
+            detail = {**detail, "asked_at": at.isoformat()}
+        self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
+
+
+_PROGRESS = {"checkpoint_committed", "action_acknowledged", "workflow_waiting", "event_received"}
+
+
+def _bare(workflow_id: str, event: str, transaction: str) -> Entry:
+    return {
+        "workflow_id": workflow_id, "event": event, "transaction": transaction, "subject": None, "worker": None,
+        "fence_token": None, "detail": None,
+    }  # fmt: skip
+
+
+def _parsed(detail: Any) -> Any:
+    return json.loads(detail) if isinstance(detail, str) else detail
+
+
+def walked(rules: Rules, moves: Iterable[Move]) -> Walk:
+    """The whole schedule walked, each move once. Raises ValueError if a move is not possible where it stands."""
+    walk = Walk(rules)
+    for move in moves:
+        for _ in range(move.times or 1):
+            walk.take(Move(move.verb, move.lane, 1, move.request, move.event, move.payload, move.payload_text))
+    return walk

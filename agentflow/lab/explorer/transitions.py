@@ -1,0 +1,244 @@
+"""What one move does to rows and workers, and which moves are possible: the explorer's rules.
+
+What lives here: `World`, which plays a worker's or somebody outside's next move on any rows and judges the transition, each
+distinct one once. What does not: the search (`explore_graph`), where a worker stands (`explore_worker`), what
+PostgreSQL answers (`explore_rows`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...engine import Engine
+from ...errors import AlreadyFinished, EventRefused, LostLease
+from ...model import Claim
+from ..laboratory.laboratory import LEASE_SECONDS
+from ..schedule.grammar import Move, Setting, deliver
+from ..schedule.lane_set import SHARED_NAME
+from ..schedule.moves import named
+from ..schedule.presets import workflows_for
+from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, broken
+from ..verify.snapshot import Row, Rows
+from .answers import Bench
+from .replayed_worker import Place, Player, WrongCode, worker
+from .time_limit import Watch
+
+GONE = "gone.1"
+PATIENCE = 200  # statements in one move, moves in one run to the end
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What one move came to: the rows and the place after it, the entries it wrote, and what it broke."""
+
+    rows: int
+    place: Place
+    entries: tuple[Row, ...]
+    broken: tuple[tuple[Invariant, Guilty], ...]
+    ended: str | None
+
+
+class World:
+    """Rows and workers of one setting, and what each move does to them.
+
+    `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
+    """
+
+    def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any], watch: Watch) -> None:
+        self.bench, self.setting, self.player = bench, setting, Player(engine, watch)
+        self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self._happened: dict[tuple[int, int, bool], Happened] = {}
+        self._roots: dict[str, Place] = {}
+        self._finishes: dict[int, bool] = {}
+        self._steady = dict(engine.workflows)
+        self.first = self._created(inputs)
+        self.expected: tuple[str, ...] = ()
+        self.events: tuple[tuple[str, Any], ...] = ()
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def identity(self, lane: str, rows: int) -> str:
+        """Who starts in the lane: a name that nothing in the rows remembers, unless all share one."""
+        if self.setting.names == "shared":
+            return SHARED_NAME
+        number = 1
+        while self.bench.holds(rows, f"{lane}.{number}"):
+            number += 1
+        return f"{lane}.{number}"
+
+    def started(self, identity: str) -> Place:
+        """Where a worker of this identity stands before its claim."""
+        root = self._roots.get(identity)
+        if root is None:
+            root = self._roots[identity] = self.player.start(identity, worker(identity, self._functions))
+        return root
+
+    def _functions(self, engine: Engine, label: str) -> dict[str, Any]:
+        return workflows_for(self.setting, label, self._steady)
+
+    def go(self, rows: int, place: Place, lost: bool = False) -> Happened:
+        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is.
+
+        Raises WrongCode; OutOfTime after the deadline.
+        """
+        self.player.watch.check()
+        key = rows, place.number, lost
+        found = self._happened.get(key)
+        if found is None:
+            try:
+                found = self._happened[key] = self._go(rows, place, lost)
+            except WrongCode as wrong:
+                before = f", before {named(place.stands)}," if place.stands else ","
+                raise WrongCode(f"{place.program}{before} went wrong: {wrong}") from wrong
+        return found
+
+    def _go(self, number: int, place: Place, lost: bool) -> Happened:
+        bench, stands, entries = self.bench, place.stands, []
+        before = after = bench.rows(number)
+        for _ in range(PATIENCE):
+            asks = place.pending
+            if asks is None:
+                break
+            asked = bench.ask(number, asks.name, asks.text, asks.params, asks.question)
+            place = self.player.after(place, asked.answer, asked.key, lost and asks.name == "tool")
+            number, after = asked.rows, asked.after
+            entries += asked.entries()
+            if place.stands and place.pending:
+                break
+        else:
+            raise WrongCode(f"more than {PATIENCE} statements without standing before a transaction.")
+        mover = Mover()
+        if stands:
+            mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
+        judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
+        guilty = tuple(broken(judged))
+        then = place if place.pending else self._roots.get(place.program, place)
+        return Happened(number, then, tuple(entries), guilty, place.ended)
+
+    def killed(self, rows: int, identity: str) -> int:
+        """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""
+        return rows if self.setting.names == "shared" else self.bench.renamed(rows, identity, GONE)
+
+    # -- somebody outside --------------------------------------------------------------------------------------------
+
+    def expired(self, rows: int, workflow_id: str) -> Happened:
+        """The lease, or the back-off, of the workflow ended."""
+        return self._outside(rows, f"expire {workflow_id}", lambda engine: engine.expire_lease(workflow_id))
+
+    def delivered(self, rows: int, workflow_id: str, event: str, payload: Any) -> Happened:
+        """The event arrived at the workflow, or was refused."""
+        name = f"deliver {workflow_id} {json.dumps([event, payload])}"
+        return self._outside(rows, name, lambda engine: engine.deliver_event(workflow_id, event, payload))
+
+    def forgotten(self, rows: int) -> Happened:
+        """The tool forgot its keys."""
+        return self._outside(rows, "forget", lambda engine: engine.world.forget_keys())
+
+    def renewed(self, rows: int, place: Place) -> Happened:
+        """The worker's lease was renewed, or the renewal refused, while it stands there."""
+        at = place.stands
+        assert at and at.workflow
+        claim = Claim(at.workflow, str(at.worker), at.token or 0, lease_seconds=LEASE_SECONDS)
+        return self._outside(rows, f"renew {claim}", lambda engine: engine.renew_lease(claim), claim)
+
+    def _outside(self, rows: int, name: str, do: Callable[[Engine], Any], claim: Claim | None = None) -> Happened:
+        def program(engine: Engine) -> str:
+            with suppress(AlreadyFinished, EventRefused, LostLease):
+                do(engine)
+            return "done"
+
+        return self._to_its_end(rows, self.player.start(name, program))
+
+    def _to_its_end(self, rows: int, place: Place) -> Happened:
+        happened = self.go(rows, place)
+        while happened.place.pending and happened.place.number != place.number:
+            happened = self.go(happened.rows, happened.place)
+        return happened
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def _created(self, inputs: Sequence[Any]) -> int:
+        """The number of the rows in which the workflows have just been created."""
+
+        def program(engine: Engine) -> str:
+            engine.create_workflows(inputs, name=self.setting.workflow, workflow_ids=self.workflows)
+            return "done"
+
+        return self._to_its_end(self.bench.number(Rows()), self.player.start("create", program)).rows
+
+    def can_finish(self, rows: int) -> bool:
+        """Whether a new worker, alone and given time, brings every workflow to the end it has undisturbed.
+
+        One that is failed because the crash budget is spent ends as promised, too.
+        """
+        found = self._finishes.get(rows)
+        if found is None:
+            after = self.bench.rows(self.finished(rows)).workflows
+            good = (row["status"] == end or _is_spent(row) for row, end in zip(after, self.expected, strict=True))
+            found = self._finishes[rows] = all(good)
+        return found
+
+    def ends(self, rows: int) -> tuple[str, ...]:
+        """The workflows' statuses."""
+        return tuple(str(row["status"]) for row in self.bench.rows(rows).workflows)
+
+    def finished(self, rows: int) -> int:
+        """The rows when a new worker has done all it can, with leases ended, back-offs over and events delivered."""
+        for row in self.bench.rows(rows).workflows:
+            if row["lease_owner"] not in (None, GONE):
+                rows = self.killed(rows, row["lease_owner"])
+        me = self.started(self.identity("A", rows))
+        for _ in range(PATIENCE):
+            before = rows
+            rows = self.carried(self.given_time(rows)[1], me)
+            if rows == before:
+                break
+        return rows
+
+    def carried(self, rows: int, worker: Place) -> int:
+        """The rows when the worker's next run has ended."""
+        happened = self.go(rows, worker)
+        while happened.place.number != worker.number:
+            happened = self.go(happened.rows, happened.place)
+        return happened.rows
+
+    def given_time(self, rows: int) -> tuple[list[Move], int]:
+        """Every lease ended, every back-off over, every event delivered: the moves, and the rows after them."""
+        moves: list[Move] = []
+        for number, row in enumerate(self.bench.rows(rows).workflows, 1):
+            request = number if self.setting.requests > 1 else None
+            if row["status"] == "ready" and (row["lease"] == "live" or not (row["lease"] or row["due"])):
+                moves.append(Move("expire" if row["lease"] else "due", request=request))
+                rows = self.expired(rows, row["id"]).rows
+            for event, payload in self.events if row["status"] == "waiting" else ():
+                if event not in json.loads(row["events"]):
+                    moves.append(deliver(event, payload, request))
+                    rows = self.delivered(rows, row["id"], event, payload).rows
+        return moves, rows
+
+    def stuck(self, rows: int, places: Sequence[Place]) -> tuple[tuple[Invariant, Guilty], ...]:
+        """What stays unfinished whoever works on it, one worker after the other: those who stand there, then a new one."""
+        if self.can_finish(rows):
+            return ()
+        after = self.finished(rows)
+        at_work = [place for place in places if place.stands and place.stands.workflow]
+        for order in (at_work, at_work[::-1]):
+            then = rows
+            for place in order:
+                happened = self.go(then, place)
+                while happened.place.stands and happened.place.stands.workflow:
+                    happened = self.go(happened.rows, happened.place)
+                then = happened.rows
+                if self.can_finish(then):
+                    return ()
+        judged = Transition(self.bench.rows(rows), self.bench.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
+        one = INVARIANTS["no workflow is stuck"]
+        return tuple((one, guilty) for guilty in one.check(judged))
+
+
+def _is_spent(row: Row) -> bool:
+    return bool(row["status"] == "failed" and json.loads(row["error"])["type"] == "CrashBudgetSpent")

@@ -1,0 +1,200 @@
+"""The text twin of a picture: one sentence for each entry, and one for the whole history. No times, no ids.
+
+What lives here: words. What does not: what they are about (`reading`). The pictures, the tables of `look` and the control
+room all take their words from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .entries import Row
+from .story import A_DAY, Mark, Story, too_many
+from .story_reader import story
+
+_PLAIN = {
+    "create": "create writes the workflow row, token 0",
+    "checkpoint": "{who} commits checkpoint {subject} with token {token}",
+    "intent": "{who} commits the action intent {subject} with token {token}",
+    "complete": "{who} commits complete with token {token}",
+    "wait": "{who} commits wait for event {subject} with token {token}; nobody holds a lease meanwhile",
+    "receive": "{who} commits wait: event {subject} had come, with token {token}",
+    "renew": "{who} renews its lease with token {token}",
+    "release": "{who} releases its lease with token {token}",
+    "postpone": "{who} commits a failed attempt of {subject} with token {token}; the next one is due later",
+    "cancel": "a person cancels the workflow",
+    "requeue": "a person requeues the workflow: it is ready again",
+    "due": "the backoff ends",
+    "reply_lost": "the tool's reply to {who} is lost; nobody knows the outcome until it is called again",
+    "restart": "the database is restarted; every commit is still there",
+    "forget": "the tool forgets its keys; what it has done stays done",
+    "replay": "{who} replays {subject} from its checkpoint",
+    "stop": "{who} gives the workflow up with LostLease",
+}
+_DELIVERED = {
+    "event_delivered": "a person delivers event {subject}",
+    "event_repeated": "a person delivers event {subject} again, nothing changes",
+    "event_refused": "a person delivers event {subject}, refused, nothing changes",
+}
+_MET = {
+    "expired": "its lease has ended",
+    "released": "nobody holds the row",
+    "row changed": "the row was changed in between",
+}
+
+
+def lease_of(seconds: float | None) -> str:
+    """`lease 3 s`; without a length if it is a day or more, or unknown: then only a move ends it."""
+    return f"lease {seconds:g} s" if seconds is not None and 0 < seconds < A_DAY else "lease"
+
+
+def sentence(mark: Mark) -> str:
+    """One column in words."""
+    if mark.folded:
+        subjects = ", ".join(one.subject for one in mark.folded if one.subject)
+        verb = {
+            "checkpoint": "commits {} checkpoints",
+            "renew": "renews its lease {} times",
+            "replay": "replays {} checkpoints",
+        }
+        return f"{mark.who} {verb[mark.kind].format(len(mark.folded))}{': ' if subjects else ''}{subjects}"
+    if mark.kind in _SPOKEN:
+        return _SPOKEN[mark.kind](mark)
+    said = _DELIVERED.get(mark.event) or _PLAIN.get(mark.kind)
+    if said is None:
+        return f"{mark.event} {mark.subject}".strip()
+    return said.format(who=mark.who or "nobody", subject=mark.subject, token=mark.token).strip()
+
+
+def _claim(mark: Mark) -> str:
+    seconds = mark.detail.get("lease_seconds")
+    lease = "" if lease_of(seconds) == "lease" else f", {lease_of(seconds)}"
+    recovery = "; recovery starts" if mark.detail.get("recovered") else ""
+    return f"{mark.who} claims it: token {mark.token}{lease}{recovery}"
+
+
+def _tool(mark: Mark) -> str:
+    how = {"same": " again with the same key", "no": " without a key", "new": " again with a new key"}.get(mark.key, "")
+    lost = "; the reply never arrives" if mark.reply == "lost" else ""
+    who = mark.who or "somebody"
+    if mark.answer == "refused":
+        return f"{who} calls the tool{how}; the tool refuses: certainly no effect"
+    if mark.answer == "repeated":
+        key = how or " with the same key"
+        return f"{who} calls the tool{key}; the tool answers from the key: attempts {mark.attempts}, still one effect{lost}"
+    if mark.doubled:
+        reason = "has forgotten the key" if mark.key == "forgotten" else "cannot know the call"
+        again = " again with the same key" if mark.key == "forgotten" else how
+        effect = f"commits business effect {mark.effect}: {too_many(mark.nth)}"
+        return f"{who} calls the tool{again}; the tool {reason} and {effect}{lost}"
+    attempts = "" if mark.key == "no" else f", attempts {mark.attempts}"
+    return f"{who} calls the tool{how}; the tool commits business effect {mark.effect}{attempts}{lost}"
+
+
+def _acknowledge(mark: Mark) -> str:
+    closed = ": the gap is closed" if mark.closes else ""
+    return f"{mark.who} commits acknowledge {mark.subject} with token {mark.token}{closed}"
+
+
+def _refused(mark: Mark) -> str:
+    what = f"{mark.transaction} {mark.subject}".strip()
+    met = _MET.get(mark.why, f"the row says {mark.why}")
+    if "≠" in mark.why:
+        met = f"the row holds token {mark.detail.get('row_token')}"
+    elif mark.why.startswith("held by"):
+        met = f"the row is {mark.why}"
+    return f"{mark.who} tries to write {what} with token {mark.token}; {met}; refused, 0 rows, nothing changed"
+
+
+def _kill(mark: Mark) -> str:
+    how = "is killed (SIGKILL)" if mark.event == "worker_killed" else "crashes"
+    gap = ": the effect exists, the engine does not know" if mark.in_gap else ""
+    return f"{mark.who} {how} {mark.subject}".strip() + (gap if mark.token else "; it held nothing")
+
+
+def _pause(mark: Mark) -> str:
+    held = "; it holds nothing" if mark.token is None else ""
+    return f"{mark.who} is paused (SIGSTOP) {mark.subject}".strip() + held
+
+
+def _expire(mark: Mark) -> str:
+    return f"{mark.who}'s lease expires" if mark.who else "the lease expires"
+
+
+def _resume(mark: Mark) -> str:
+    return f"{mark.who} wakes up (SIGCONT){', alive without authority' if mark.why else ''}"
+
+
+def _fail(mark: Mark) -> str:
+    if mark.transaction == "claim":
+        return f"{mark.who} asks for it, and the crash budget is spent: the workflow is failed, token {mark.token}"
+    return f"{mark.who} commits fail with token {mark.token}; the error is kept"
+
+
+_SPOKEN = {
+    "claim": _claim,
+    "tool": _tool,
+    "acknowledge": _acknowledge,
+    "refused": _refused,
+    "kill": _kill,
+    "pause": _pause,
+    "expire": _expire,
+    "resume": _resume,
+    "fail": _fail,
+}
+
+
+def line(mark: Mark) -> str:
+    """A line of the text twin: the entry's number and its sentence."""
+    return f"{mark.label}. {sentence(mark)}"
+
+
+def twin(told: Story) -> list[str]:
+    """The whole story, a line for each column; replays stand under the entry of their claim (`9a`)."""
+    return [line(mark) for mark in told.marks]
+
+
+def sentences(rows: Sequence[Row]) -> list[str]:
+    """One sentence for each entry of a history, without numbers and without the replays that have no entry."""
+    return [f"{sentence(mark)}." for mark in story(rows).marks if mark.event]
+
+
+_HEADS = {
+    "duplicate": "A duplicate effect",
+    "lost": "A lost effect",
+    "refused": "A stale worker",
+    "gap": "The acknowledgment gap",
+}
+_TURNS = {
+    "kill": "{who} is killed {subject}",
+    "pause": "{who} is paused",
+    "resume": "{who} wakes up",
+    "expire": "{who}'s lease expires",
+    "refused": "{who}'s write with token {token} is refused",
+    "reply_lost": "the reply to {who} is lost",
+    "restart": "the database is restarted",
+    "forget": "the tool forgets its keys",
+    "wait": "the workflow waits for {subject}",
+    "fail": "it fails",
+    "cancel": "it is cancelled",
+    "requeue": "it is requeued",
+    "complete": "{who} completes it with token {token}",
+}
+
+
+def summary(told: Story) -> str:
+    """What happened, in one sentence made from the entries."""
+    if not told.marks:
+        return "Nothing has happened yet."
+    turns = []
+    for mark in told.marks:
+        turn = _TURNS.get(mark.kind)
+        if mark.kind == "claim":
+            turn = "{who} recovers with token {token}" if mark.detail.get("recovered") else "{who} claims it"
+        if turn:
+            turns.append(turn.format(who=mark.who or "nobody", token=mark.token, subject=mark.subject))
+    head = f"{_HEADS[told.box.kind]}: " if told.box else ""
+    shown = [*turns[:5], "and so on", *turns[-2:]] if len(turns) > 8 else turns
+    world = f"; attempts {told.attempts}, effects {len(told.effects)}" if told.attempts else ""
+    said = head + (", ".join(shown) or "a workflow is created") + world
+    return said[0].upper() + said[1:]

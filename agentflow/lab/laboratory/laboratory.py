@@ -1,0 +1,177 @@
+"""A database of one's own for each notebook, and who closes what when a cell is run again.
+
+What lives here: opening an empty laboratory, its health in sentences, and the list of what is open by name. What does
+not: what happens in it (`stepper`), what it looks like (`look`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+from sqlalchemy import text
+
+from ...database import Database
+from ...doctor import examine
+from ...engine import Engine, open_engine
+from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
+from ...migrations import LABORATORY, migrate
+from ...model import Policy
+from ...requests import read_requests
+from ...schema import DEFAULT_SCHEMA, WORLD_SUFFIX
+from ...server import Server
+
+LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
+PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
+DATA = "support_requests.csv"
+
+
+class Closable(Protocol):
+    """Anything that holds threads or connections."""
+
+    def close(self) -> None:
+        """Nothing of it is left."""
+
+
+_open: dict[tuple[str, str], Closable] = {}
+
+
+def keep(kind: str, name: str, thing: Closable) -> None:
+    """`thing` is what is open under this name; what was open before is closed."""
+    let_go(kind, name)
+    _open[kind, name] = thing
+
+
+def opened(kind: str, name: str) -> Closable | None:
+    """What is open under this name, or None."""
+    return _open.get((kind, name))
+
+
+def let_go(kind: str, name: str) -> None:
+    """Nothing is open under this name."""
+    old = _open.pop((kind, name), None)
+    if old is not None:
+        old.close()
+
+
+def let_go_of_all() -> None:
+    """Nothing is open any more; engines are closed last, since others use them."""
+    for kind, name in sorted(_open, key=lambda one: one[0] in ("engine", "record")):
+        let_go(kind, name)
+
+
+def schema_of(name: str) -> str:
+    """The schema of this laboratory: its name, after AGENTFLOW_SCHEMA if that is set, so that a class may share a database."""
+    mine = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
+    return name if mine == DEFAULT_SCHEMA else f"{mine}_{name}"
+
+
+def fresh_laboratory(name: str, **options: Any) -> Engine:
+    """An engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
+
+    A laboratory that has lost some of its tables is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
+    move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
+    """
+    schema = schema_of(name)
+    let_go("room", schema)
+    options.setdefault("policy", PATIENT)
+    engine = open_engine(schema=schema, **options)
+    keep("engine", schema, engine)
+    try:
+        _empty(engine)
+    except SchemaMissing as missing:
+        _drop(engine.database, missing)
+        migrate(engine.database, laboratory=True)
+    except DatabaseAway as away:
+        raise _told_by_whom(engine.database, away) from away.__cause__
+    return engine
+
+
+def _empty(engine: Engine) -> None:
+    """The laboratory has no rows. Raises SchemaMissing if a table of it is gone, DatabaseAway."""
+    if _is_unused(engine.database):
+        migrate(engine.database, laboratory=True)
+    engine.reset_database()
+
+
+def _drop(database: Database, missing: SchemaMissing) -> None:
+    """Both schemas are gone, if they are a laboratory's and ours. Raises what was `missing` if they are not."""
+    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+    if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
+        raise missing
+    with database.alchemy.connect() as connection:
+        both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {both} CASCADE"))
+
+
+def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
+    """The error, and if somebody's open transaction is the reason, who that is and what ends it."""
+    if not isinstance(away.__cause__, psycopg.errors.LockNotAvailable):
+        return away
+    names = {"lab": database.schema, "world": f"{database.schema}{WORLD_SUFFIX}"}
+    with database.alchemy.connect() as connection:
+        rows = connection.execute(text(_OPEN_TRANSACTIONS), names).all()
+    who = ", ".join(f"{row.application_name or 'a program without a name'} (process {row.pid})" for row in rows)
+    return DatabaseAway(
+        f"schema {database.schema!r} at {database.where} cannot be emptied, as rows of it are locked by a transaction that is "
+        f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
+    )
+
+
+_OPEN_TRANSACTIONS = """
+    SELECT DISTINCT a.pid, a.application_name
+    FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation
+    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world)) AND a.state LIKE 'idle in transaction%'
+    ORDER BY a.pid"""
+
+
+@contextmanager
+def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
+    """An empty laboratory on a PostgreSQL that nobody else uses, so that `restart` may crash it; both are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="agentflow-", ignore_cleanup_errors=True) as home:
+        server = Server(Path(home)).start()
+        try:
+            engine = Engine(Database(server.url(), name), policy=PATIENT)
+            migrate(engine.database, laboratory=True)
+            try:
+                yield engine, server
+            finally:
+                engine.close()
+        finally:
+            server.stop()
+
+
+def _is_unused(database: Database) -> bool:
+    """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
+    purpose = database.read("purpose", {})[0]["purpose"]
+    return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
+
+
+def doctor(engine: Engine) -> list[str]:
+    """What this laboratory stands on, a sentence each; `agentflow doctor` on the command line says more.
+
+    Raises AgentFlowError for the first thing that is not as it must be, with how to mend it.
+    """
+    for finding in examine(engine.database.schema):
+        if not finding.ok:
+            raise AgentFlowError(f"{finding.topic}: {finding.says} {finding.mend}")
+    return [
+        "Python and all packages are installed.",
+        "PostgreSQL answers, and a commit is on disk before we hear of it.",
+        f"The tables are in the schema {engine.database.schema}, which is a laboratory: it may be emptied.",
+    ]
+
+
+def support_requests(path: Path | None = None) -> list[str]:
+    """The requests of data/support_requests.csv, as customers wrote them.
+
+    Without a path the file is looked for in `data/` here and in the folders above. Raises BadRequestFile.
+    """
+    here = Path.cwd()
+    places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
+    return list(read_requests(next((place for place in places if place.is_file()), places[0])))

@@ -1,0 +1,52 @@
+"""A schema of one's own for one run: made empty, marked as a laboratory's, and dropped afterwards.
+
+What lives here: that alone. What does not: laboratories with a name, which stay (`laboratory`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
+
+from ...database import Database
+from ...errors import NotALaboratory
+from ...migrations import migrate
+
+
+def new_name(prefix: str) -> str:
+    """A name that no schema has."""
+    return f"{prefix}_{uuid.uuid4().hex[:8]}"
+
+
+@contextmanager
+def own_schema(url: str, schema: str, keep: bool = False) -> Iterator[Database]:
+    """A new laboratory, gone afterwards unless it is to be kept. Raises NotALaboratory if the schema exists."""
+    database = Database(url, schema)
+    try:
+        _make(database)
+        try:
+            migrate(database, laboratory=True)
+            yield database
+        finally:
+            if not keep:
+                with database.alchemy.connect() as connection:
+                    connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}", "{schema}_world" CASCADE'))
+    finally:
+        database.close()
+
+
+def _make(database: Database) -> None:
+    """Both schemas exist, or none: what is dropped at the end is what was made here."""
+    both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
+    try:
+        with database.alchemy.connect() as connection:
+            connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
+    except ProgrammingError as error:
+        raise NotALaboratory(
+            f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and this begins with new "
+            f"ones ({str(error.orig).strip().splitlines()[0]}). Name another."
+        ) from error

@@ -1,0 +1,75 @@
+"""Somebody else at the same rows: a query in a process of its own, and rows that another session holds locked.
+
+What lives here: that alone. What does not: queries in this process (`look`), processes that work (`lanes`, `race`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from sqlalchemy import text
+
+from ...database import Database
+from ...engine import Engine
+from ...errors import AgentFlowError
+from ...statements import quoted
+from ..history.entries import Row
+from ..laboratory.processes import kill, start
+from .tables import Table, query
+
+PATIENCE = 30.0  # seconds
+
+
+class SeenElsewhere(Table):
+    """Rows that another process read; `process` is its number in the operating system."""
+
+    def __init__(self, rows: Sequence[Row], columns: Sequence[str], process: int) -> None:
+        super().__init__(rows, "read by another process", columns)
+        self.process = process
+
+
+def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
+    """What query() gives in a new process, which shares nothing with this one but the database.
+
+    Raises AgentFlowError if it could not be asked, with what PostgreSQL said.
+    """
+    here, there = Pipe(duplex=False)
+    url = engine.database.url.render_as_string(hide_password=False)
+    process = start(_ask, url, engine.database.schema, sql, there, name="reader")
+    there.close()
+    try:
+        answer = here.recv() if here.poll(PATIENCE) else "it did not answer in time"
+    except EOFError:
+        answer = "it ended before it answered"
+    finally:
+        kill([process])
+        here.close()
+    if isinstance(answer, str):
+        raise AgentFlowError(f"Another process could not read that: {answer}. Run the cell again.")
+    return SeenElsewhere(*answer)
+
+
+@contextmanager
+def locked(engine: Engine, *workflow_ids: str) -> Iterator[None]:
+    """Meanwhile another session holds the rows of these workflows locked, as a claim does until its commit."""
+    sql = f"SELECT FROM {quoted(engine.database.schema)}.workflows WHERE id = ANY(:ids) FOR NO KEY UPDATE"
+    holder = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
+    with holder.begin() as connection:
+        connection.execute(text(sql), {"ids": list(workflow_ids)})
+        yield
+
+
+def _ask(url: str, schema: str, sql: str, channel: Connection) -> None:
+    """This process's answer: the rows, their columns and who read them, or a sentence."""
+    engine = Engine(Database(url, schema))
+    try:
+        rows = query(engine, sql)
+        channel.send(([dict(row) for row in rows], rows.columns, os.getpid()))
+    except Exception as error:
+        channel.send(str(error).splitlines()[0])
+    finally:
+        engine.close()

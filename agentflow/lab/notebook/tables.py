@@ -1,0 +1,184 @@
+"""What the rows say, as small tables and sentences that are the same on every machine.
+
+What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with
+its world. What does not: buttons (`room`), judgement (`checks`), the words for an entry (`sentences`). Times,
+ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from ...engine import Engine
+from ...schema import WORLD_SUFFIX
+from ...statements import quoted
+from ..history.entries import Row, worker_name
+from ..history.sentences import sentences
+
+STYLE = """<style>
+.af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
+ padding:2px 0;max-width:1000px}
+.af-look.af-look table{border-collapse:collapse;margin:2px 0 8px;font-size:12px;table-layout:auto;color:inherit}
+.af-look.af-look caption{caption-side:top;text-align:left;font-weight:600;padding:2px 0;color:inherit}
+.af-look.af-look th,.af-look.af-look td{text-align:left;vertical-align:top;padding:3px 10px 3px 6px;
+ border-bottom:1px solid var(--jp-border-color2,#d0d7de);background:none;color:inherit;
+ overflow-wrap:anywhere;max-width:44em}
+.af-look.af-look th{font-weight:400;color:var(--jp-ui-font-color2,#59636e)}
+.af-look.af-look td{font-family:var(--jp-code-font-family,monospace)}
+.af-look.af-look p{margin:2px 0 6px}
+.af-look .af-beside{display:flex;flex-wrap:wrap;gap:6px 28px;align-items:flex-start}
+.af-look .af-sign{align-self:center;font-weight:600;font-size:18px}
+.af-look.af-look code{font-family:var(--jp-code-font-family,monospace);font-size:12px;color:inherit;background:none;padding:0}
+.af-look.af-look ol{margin:2px 0 4px;padding-left:30px}
+</style>"""
+
+
+class Table(list[dict[str, Any]]):
+    """Rows that a notebook shows as a table: a list of dicts with a caption."""
+
+    def __init__(self, rows: Sequence[Row], caption: str = "", columns: Sequence[str] = ()) -> None:
+        super().__init__(dict(row) for row in rows)
+        self.caption = caption
+        self.columns = list(columns or (self[0] if self else ()))
+
+    def __repr__(self) -> str:
+        lines = [self.columns, *([shown(row.get(column)) for column in self.columns] for row in self)]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
+        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+        drawn = ["  ".join(line).rstrip() for line in padded]
+        return "\n".join(([self.caption] if self.caption else []) + drawn + ([] if self else ["(0 rows)"]))
+
+    def to_html(self) -> str:
+        """The table alone, every value escaped."""
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.columns)
+        lines = [[html.escape(shown(row.get(column))) for column in self.columns] for row in self]
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+        none = f'<tr><td colspan="{len(self.columns)}">0 rows</td></tr>'
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body or none}</tbody></table>"
+
+    def _repr_html_(self) -> str:
+        return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a cell: NULL, text without quotes, anything else as JSON; at most 200 characters."""
+    if value is None:
+        return "NULL"
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return said if len(said) <= 200 else said[:199] + "…"
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
+    """The rows of a SELECT, in which tables of the engine and of the world are named without a schema.
+
+    `binds` fill `:name`. The transaction is read only. Raises what SQLAlchemy raises for SQL that PostgreSQL refuses.
+    """
+    schema = engine.database.schema
+    readers = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
+    with readers.begin() as connection:
+        connection.execute(text("SET TRANSACTION READ ONLY"))
+        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}, {quoted(schema + WORLD_SUFFIX)}"))
+        # Prepared: PostgreSQL then takes one command only, and a COMMIT in front of another is refused.
+        connection.connection.driver_connection.prepare_threshold = 0  # type: ignore[union-attr]
+        found = connection.execute(text(sql), binds)
+        columns = list(found.keys())
+        return Table([dict(row) for row in found.mappings()], caption, columns)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One workflow (None if there is none), what was planned for it, what the world did for it, and its history."""
+
+    workflow: Row | None
+    intents: Sequence[Row]
+    effects: Sequence[Row]
+    history: Sequence[Row]
+
+    @property
+    def in_gap(self) -> bool:
+        """Whether an effect exists of which the engine does not know yet."""
+        pending = {intent["idempotency_key"] for intent in self.intents if intent["status"] == "PENDING"}
+        return any(effect["idempotency_key"] in pending for effect in self.effects)
+
+    def row(self) -> Table:
+        """The workflow's row: how far it is and who may write."""
+        columns = ["id", "state", "status", "lease_owner", "fence_token", "checkpoints"]
+        if self.workflow is None:
+            return Table([], "workflows", columns)
+        owner = self.workflow["lease_owner"]
+        return Table([{**self.workflow, "lease_owner": worker_name(owner) if owner else None}], "workflows", columns)
+
+    def belief(self) -> Table:
+        """What the engine believes about its actions."""
+        return Table(self.intents, "action_intents", ["action", "status"])
+
+    def world(self) -> Table:
+        """What the outside world did, by its own record."""
+        rows = [{**effect, "effects": 1} for effect in self.effects]
+        return Table(rows, "tool_ledger", ["action", "effects", "attempts"])
+
+    def sentence(self) -> str:
+        """Belief beside world, in words."""
+        if self.in_gap:
+            return "The effect exists and the engine does not know: this is the acknowledgment gap."
+        if len(self.effects) > len(self.intents):
+            planned = counted(len(self.intents), "planned action")
+            return f"The world has {counted(len(self.effects), 'effect')} for {planned}: one too many."
+        if not self.effects:
+            return "Nothing has happened in the outside world yet."
+        return "The engine believes what the world did."
+
+    def lines(self) -> list[str]:
+        """The history, a sentence for each entry, in the words of the timeline."""
+        return sentences(self.history)
+
+    def to_html(self) -> str:
+        """Row, belief beside world, and history, without style."""
+        sign = "≠" if self.in_gap or len(self.effects) > len(self.intents) else "="
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
+        entries = counted(len(self.history), "entry", "entries")
+        return (
+            f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
+            f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
+            f'<div class="af-sign" aria-hidden="true">{sign}</div><div>{self.world().to_html()}</div></div>'
+            f"<details{' open' if lines else ''}><summary>History, {entries}</summary>"
+            f"<ol>{lines}</ol></details>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+
+    def __repr__(self) -> str:
+        numbered = [f"{n}. {line}" for n, line in enumerate(self.lines(), 1)]
+        tables = [repr(self.row()), self.sentence(), repr(self.belief()), repr(self.world())]
+        return "\n\n".join([*tables, "\n".join(["history", *numbered])])
+
+
+def snapshot(engine: Engine, workflow_id: str | None) -> Snapshot:
+    """How one workflow and its world stand now; an empty snapshot for None or an unknown id."""
+    row = engine.get_workflow(workflow_id) if workflow_id else None
+    if row is None or workflow_id is None:
+        return Snapshot(None, [], [], [])
+    return Snapshot(row, row["actions"], effects_of(engine, workflow_id), engine.history(workflow_id))
+
+
+def effects_of(engine: Engine, workflow_id: str) -> Table:
+    """What the world did for a workflow: a row of the tool ledger for each business effect."""
+    sql = """
+        SELECT effect_id, idempotency_key, action, attempts
+        FROM tool_ledger
+        WHERE workflow_id = :id
+        ORDER BY effect_id"""
+    return query(engine, sql, id=workflow_id)

@@ -1,0 +1,107 @@
+"""A finished picture with its text twin, and the colours, type and frame that all pictures share.
+
+What lives here: `Picture`, the tokens of the house's palette, and the SVG's outermost element. What does not: what is
+drawn (`race_picture`, `plots`). Ink, mute, rule and paper follow JupyterLab's theme, and outside it the browser's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from .timeline_layout import SMALLEST
+
+INK, MUTE, RULE, PAPER = "currentColor", "var(--mute)", "var(--rule)", "var(--paper)"
+FONT = "var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif)"
+HUES = {"A": "var(--A)", "B": "var(--B)", "C": "var(--C)", "D": INK}
+DASHED = {"C": "6 3"}
+"""How a worker's colour is drawn: C is grey and dashed, D is an outline of ink."""
+
+STYLE = (
+    "<style>.af{--ink:var(--jp-ui-font-color1,#1f2328);--mute:var(--jp-ui-font-color2,#59636e);"
+    "--rule:var(--jp-border-color2,#d0d7de);--paper:var(--jp-layout-color1,#fff);--A:#0072B2;--B:#D55E00;--C:#888888;"
+    f"color:var(--ink);font:11px {FONT}}}"
+    "@media(prefers-color-scheme:dark){.af{--ink:var(--jp-ui-font-color1,#e6e6e6);"
+    "--mute:var(--jp-ui-font-color2,#ababab);--rule:var(--jp-border-color2,#616161);"
+    "--paper:var(--jp-layout-color1,#212121)}}.af text{fill:var(--ink)}.af .m{fill:var(--mute)}"
+    ".af .b{font-weight:600}.af .c{text-anchor:middle}.af .e{text-anchor:end}.af .inv{fill:var(--paper);font-weight:600}"
+    ".af .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: `svg` for the eye, `text` with the same facts. `figure` is matplotlib's, where it drew."""
+
+    svg: str
+    text: str
+    figure: Any = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        by_key = 'tabindex="0" role="group" aria-label="Picture, scrolls sideways" data-lm-suppress-shortcuts="true"'
+        return f'<div style="overflow-x:auto" {by_key}>{self.svg}</div>'
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": self.text}
+
+    def save(self, path: Path | str) -> Path:
+        """The SVG is in the file; its path."""
+        target = Path(path)
+        target.write_text(self.svg + "\n", encoding="utf-8")
+        return target
+
+
+def escaped(value: object) -> str:
+    """The value as text that may stand in an element or in an attribute."""
+    return html.escape(str(value), quote=True)
+
+
+def frame(body: str, *, width: float, height: float, label: str, text: str) -> str:
+    """A whole SVG around its parts: named, described by its text twin, on its own paper."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="af" role="img" aria-label="{escaped(label)}" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
+        f'style="max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto">'
+        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc>{STYLE}"
+        f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
+    )
+
+
+SENTINELS = {"#010203": INK, "#010305": MUTE, "#010407": RULE, "#010509": PAPER}
+"""Colours that nobody would choose: what is drawn in them follows the theme."""
+
+
+def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> str:
+    """matplotlib's SVG as a picture of the house: themed, described, and without an id that another picture may have.
+
+    `labels` names parts by their gid, for screen readers and as tooltips; a gid that begins with `halo` gets a paper edge.
+    """
+    width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0]
+    body = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
+    # its style is for every element of the page that it stands in, so it becomes an attribute of this picture
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = f'<g stroke-linejoin="round" stroke-linecap="butt">{body.strip()}</g>'
+    for colour, token in SENTINELS.items():
+        body = body.replace(colour, token)
+    body = (
+        re.sub("'DejaVu Sans'[^;\"]*", FONT, body)
+        .replace("font-weight: 700", "font-weight: 600")
+        .replace("bold ", "600 ")
+    )
+    own = "af" + hashlib.sha256((label + text + body).encode()).hexdigest()[:10] + "-"
+    body = re.sub(r'<g id="halo', '<g class="h" id="halo', body)
+    for gid, said in labels.items():
+        name = f'aria-label="{escaped(said)}"'
+        body = body.replace(f'id="{gid}">', f'id="{gid}" class="ev" {name}><title>{escaped(said)}</title>')
+    body = re.sub(r'(?<=\bid=")|(?<=xlink:href="#)|(?<=url\(#)', own, body)
+    svg = frame(body, width=float(width), height=float(height), label=label, text=text)
+    return svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1)

@@ -1,0 +1,284 @@
+"""The picture of a history: `timeline(entries)` draws static SVG with a text twin, and nothing else is needed to see it.
+
+What lives here: the one public function, what it returns, and how columns are laid out on strips or on a scale of
+milliseconds. What does not: what the entries mean (`reading`, `story`), words (`sentences`), marks (`timeline_draw`,
+`timeline_ground`). The same entries give the same bytes. Read `docs/pictures.md` for what each mark means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+from ..history.entries import Row
+from ..history.sentences import summary, twin
+from ..history.story import Mark, Story, folded
+from ..history.story_reader import story
+from . import timeline_spans as ground
+from .timeline_layout import (
+    CLOSE,
+    COMPACT,
+    FULL,
+    GUTTER,
+    MARGIN,
+    PITCH,
+    SMALLEST,
+    STYLE,
+    Layout,
+    Sheet,
+    clean,
+    num,
+    width,
+)
+from .timeline_marks import clock, columns
+
+STRIP = 14
+LANES = 4
+NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
+_SVG = "http://www.w3.org/2000/svg"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A picture and its twin: `svg`, `text` (a line for each column) and `sentence` (what happened)."""
+
+    svg: str
+    text: str
+    sentence: str
+    gutter: str = ""
+    look_at: float | None = None
+
+    @property
+    def html(self) -> str:
+        """The picture in a container that scrolls when it is wide, and its text twin, closed.
+
+        A live picture opens at its newest entry (a container that runs from right to left begins at its right end), or at
+        the cursor where the browser knows `scroll-initial-target`; the names of its lanes stay in view.
+        """
+        twin_ = f"<details><summary>History as text</summary><pre>{clean_lines(self.text)}</pre></details>"
+        inner, scrolls = self.svg, "overflow-x:auto;overflow-y:hidden"
+        if self.gutter:
+            stays = "position:sticky;left:0;width:0;height:0;z-index:1"
+            inner = f'<div style="{stays}">{self.gutter}</div>{inner}{self._target()}'
+            inner = f'<div style="direction:ltr;position:relative;width:max-content;min-width:100%">{inner}</div>'
+            scrolls += ";direction:rtl" if self.look_at is None else ""
+        named = 'tabindex="0" role="group" aria-label="Timeline, scrolls sideways" data-lm-suppress-shortcuts="true"'
+        return f'<div class="af-timeline"><div style="{scrolls}" {named}>{inner}</div>{twin_}</div>'
+
+    def _target(self) -> str:
+        if self.look_at is None:
+            return ""
+        left = max(0.0, self.look_at - 300)  # the target comes to the left edge, where the names of the lanes are
+        place = f"position:absolute;top:0;left:{num(left)}px;width:1px;height:1px"
+        return f'<div style="{place};scroll-initial-target:nearest"></div>'
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/html": self.html, "text/plain": self.text}
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def save(self, path: str | Path) -> Path:
+        """The picture alone is in the file, as SVG."""
+        target = Path(path)
+        target.write_text(self.svg + "\n", encoding="utf-8")
+        return target
+
+
+def clean_lines(said: str) -> str:
+    """Several lines, each escaped."""
+    return "\n".join(clean(one) for one in said.split("\n"))
+
+
+def timeline(
+    entries: Sequence[Row], *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
+    seconds: bool = False, cursor: int | None = None, fold: bool = False, live: bool = False, schedule: str = "",
+    workers: Sequence[str] | None = None,
+) -> Timeline:  # fmt: skip
+    """The picture of one history, drawn from what `engine.history()` returned and from nothing else.
+
+    `compact` is the control room's size, `cursor` the number of an entry to mark (what came later fades), `fold` puts four
+    or more like entries into one column, `live` gives one long picture whose marks can be focused, `workers` says which
+    lanes are drawn. Without `seconds` no time is shown, so that the picture is the same on every machine.
+    """
+    told = story(entries)
+    text, said = twin(told), summary(told)
+    drawn = folded(told) if fold else told
+    if len(drawn.marks) > STRIP:
+        drawn = folded(drawn, frozenset({"replay"}))
+    lanes, left_out = lanes_of(told, workers)
+    text += [f"Not drawn: worker {name}" for name in left_out]
+    layout = COMPACT if compact else FULL
+    timed = axis == "milliseconds" and bool(drawn.marks) and all(mark.at is not None for mark in drawn.marks)
+    strips = _strips(drawn, layout, lanes, seconds, timed, live)
+    body, height, wide = [], 0, 0.0
+    for strip in strips:
+        tall = _draw(strip, cursor, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
+        body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
+        height, wide = height + tall, max(wide, strip.edge + MARGIN)
+    svg = _svg(body, wide, height, said, text, "group" if live else "img")
+    if not live:
+        return Timeline(svg, "\n".join(text), said)
+    return Timeline(svg, "\n".join(text), said, _gutter(strips[0], height), _look_at(strips[0], cursor))
+
+
+def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
+    """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
+    lettered = {*told.workers} <= {"A", "B", "C", "D"}
+    names = sorted({*told.workers, "A", "B"} if lettered else told.workers) if wanted is None else list(wanted)
+    return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
+
+
+def _focus(told: Story, cursor: int | None) -> str:
+    """The one mark that the Tab key reaches; arrow keys go on from there."""
+    labels = [mark.label for mark in told.marks]
+    return str(cursor) if str(cursor) in labels else (labels or [""])[-1]
+
+
+def _look_at(s: Sheet, cursor: int | None) -> float | None:
+    """Where the cursor's column begins; None if it is the newest entry, or there is none."""
+    marks = s.told.marks
+    later = cursor is not None and bool(marks) and marks[-1].n > cursor
+    return next((s.xs[n] - PITCH / 2 for n, mark in enumerate(marks) if later and cursor in mark.entries), None)
+
+
+# -- layout --------------------------------------------------------------------------------------------------------------
+
+
+def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Sheet]:
+    count = len(told.marks)
+    size = max(count, 1) if live or timed else _strip_size(count)
+    spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
+    scale, cuts = _milliseconds(told) if timed else ([], [])
+    made = []
+    for first, last in spans:
+        pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+        even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
+        xs = dict(enumerate(scale)) if timed else even
+        right = max(xs.values(), default=0) + pitch / 2 if last else GUTTER
+        if last and told.marks[last - 1].doubled:
+            right += 28 if layout is FULL else 0
+        whole = GUTTER + PITCH * size if len(spans) > 1 else 0
+        edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
+        made.append(
+            Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans, pitch)
+        )
+    return made
+
+
+def _overhang(marks: Sequence[Mark], pitch: float) -> float:
+    """How far words reach beyond the last column: those of a reply lost before it, and its own if they are long."""
+    if len(marks) > 1 and marks[-2].reply == "lost":
+        return 26 + max(0, 60 - pitch)  # closer columns leave the same words less of their own
+    last = marks[-1] if marks else None
+    return 0 if last is None or last.kind not in {"tool", "acknowledge"} else 16 if last.doubled else 13
+
+
+def _strip_size(count: int) -> int:
+    """Fourteen columns; two more on a single strip, closer together; fewer where the last strip would hold next to nothing."""
+    if count <= STRIP + 2:
+        return max(count, 1)
+    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 else STRIP
+
+
+def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
+    """The middle of each column on a true scale, and where an idle stretch is cut.
+
+    Each column is at least CLOSE px behind the one before; a stretch that would take more than a third is cut to a column.
+    """
+    times = [mark.at or 0.0 for mark in told.marks]
+    gaps = [max(0.0, later - earlier) for earlier, later in pairwise(times)]
+    room = float(PITCH * max(len(gaps), 1))
+    cut: set[int] = set()
+    while True:
+        left = sum(gap for n, gap in enumerate(gaps) if n not in cut)
+        scale = max(room - PITCH * len(cut), PITCH) / left if left else 0.0
+        long = [n for n, gap in enumerate(gaps) if n not in cut and gap * scale > room / 3 and len(gaps) > 1]
+        if not long:
+            break
+        cut.add(max(long, key=lambda n: gaps[n]))
+    xs, true, cuts = [GUTTER + PITCH / 2], GUTTER + PITCH / 2, []
+    for n, gap in enumerate(gaps):
+        true += PITCH if n in cut else gap * scale
+        xs.append(max(xs[-1] + CLOSE, true))
+        if n in cut:
+            cuts.append((xs[-2] + xs[-1]) / 2)
+    return xs, cuts
+
+
+def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
+    """The strip is drawn; its height."""
+    marks = s.told.marks
+    ground.scaffold(s)
+    for n in range(s.first, s.last):
+        clock(s, s.xs[n], marks[n])
+    if not marks:
+        s.text(GUTTER + PITCH / 2, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
+    ground.behind(s)
+    columns(s, focus)
+    ground.before(s)
+    tall = _height(s, schedule)
+    back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="var(--paper)"/>']
+    if cursor is not None:
+        size = f'y="2" width="{num(s.pitch)}" height="{tall - 4}"'
+        back += [
+            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="currentColor" opacity=".04"/>'
+            for n in range(s.first, s.last)
+            if cursor in marks[n].entries
+        ]
+        later = next((n for n in range(s.first, s.last) if marks[n].n > cursor), None)
+        if later is not None:
+            left = s.x(later - 0.5)
+            s.rect(left, 0, s.edge - left, tall, "var(--paper)", ' opacity=".65"')
+    s.out[:0] = back
+    return tall
+
+
+def _height(s: Sheet, schedule: str) -> int:
+    """The height of a strip; the schedule is written beside the box if there is room, else below everything."""
+    bottom = s.ledger + s.layout.end + s.below
+    if s.layout is FULL and ground.has_bracket(s):
+        bottom = s.bracket + s.layout.box + 18
+    if schedule and s.layout is FULL:
+        y, room = bottom - 34, ground.room_for_schedule(s)
+        if s.told.person or width(schedule, 13.2) > room:
+            y, bottom = bottom + 12, bottom + 44
+        s.text(10, y, "schedule", "m")
+        s.text(10, y + 16, schedule, "k", 12)
+    return bottom
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+
+def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
+    w = num(wide)
+    # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
+    shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(ceil(wide * SMALLEST))}px;"
+    name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
+    return (
+        f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
+        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc>{STYLE}'
+        + "\n".join(body)
+        + "</svg>"
+    )
+
+
+def _gutter(s: Sheet, tall: int) -> str:
+    """The names of the lanes once more, to stay in view while the long picture scrolls."""
+    alone = Sheet(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
+    ground.scaffold(alone)
+    w = ground.WORDS
+    return (
+        f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
+        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="var(--paper)"/>'
+        + "".join(alone.out)
+        + "</svg>"
+    )

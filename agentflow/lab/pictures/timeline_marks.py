@@ -1,0 +1,297 @@
+"""The marks of a timeline, each as the design has it: shape says what, hue says who, fill says how sure.
+
+What lives here: one function for each kind of column. What does not: a call of the tool (`timeline_world`), what has a
+length (`timeline_ground`), where things lie (`sheet`), what they mean (`story`), words (`sentences`). Nothing here needs an
+id, a marker or a pattern, so any number of pictures share a page.
+"""
+
+from __future__ import annotations
+
+from ..history.sentences import line
+from ..history.story import Mark
+from .timeline_layout import FAULT, FULL, PITCH, Sheet, clean, num, shortened, width, wrapped
+from .timeline_spans import INK, PAPER
+from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, tool
+
+FAULTS = {
+    "kill": "kill {who}", "pause": "pause {who}", "resume": "resume {who}", "expire": "expire", "due": "due",
+    "reply_lost": "lose reply", "restart": "restart", "forget": "forget",
+}  # fmt: skip
+NAMES = {
+    "create": "create", "claim": "claim", "checkpoint": "checkpoint", "intent": "intent", "acknowledge": "acknowledge",
+    "complete": "complete", "wait": "wait", "receive": "wait", "deliver": "deliver", "renew": "renew", "fail": "fail",
+    "release": "release", "postpone": "postpone", "cancel": "cancel", "requeue": "requeue",
+}  # fmt: skip
+BROKEN = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
+NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpone"}
+
+
+# -- parts of marks ------------------------------------------------------------------------------------------------------
+
+
+def _arrow(s: Sheet, mark: Mark, x: float, tip: float) -> None:
+    """From the worker's bar down to the row."""
+    y = s.bar(mark.who)
+    if y is None:
+        return
+    hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
+    s.line(x, edge, x, tip - 8, PAPER, 5)
+    s.line(x, y, x, tip - 7, hue, 1.5)
+    s.filled(f"M{num(x)} {num(tip)}l-4 -8h8z", hue)
+
+
+def _tick(s: Sheet, x: float, mark: Mark) -> None:
+    s.path(f"M{num(x)} {num(s.level(mark.row_token) - 1)}v9", INK, 3)
+
+
+def _square(s: Sheet, x: float, y: float, hue: str, how: str) -> None:
+    """A step: attempted (hollow), committed (solid) or replayed (dotted)."""
+    s.rect(x - 9.5, y - 9.5, 19, 19, PAPER, ' rx="5"')
+    size = {"attempted": 14, "committed": 16, "replayed": 15}[how]
+    more = {
+        "attempted": f' rx="4" stroke="{hue}" stroke-width="2"',
+        "committed": ' rx="4"',
+        "replayed": f' rx="4" stroke="{hue}" stroke-width="2" stroke-dasharray="2 2.4"',
+    }[how]
+    s.rect(x - size / 2, y - size / 2, size, size, hue if how == "committed" else PAPER, more)
+
+
+def _names(s: Sheet, x: float, mark: Mark) -> None:
+    """The transaction's name below the row, and what it is about."""
+    name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "), s.room)
+    lines: tuple[str, ...] = tuple(rest)
+    if mark.folded:
+        name = f"{'check' if mark.kind == 'checkpoint' else name} ×{len(mark.folded)}"
+    elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):
+        lines = wrapped(mark.subject, s.room, 1 if _over_hatch(s, x) else 2)
+    if mark.event in {"event_repeated", "event_refused"}:
+        lines = (mark.event.removeprefix("event_"), shortened(mark.subject, s.room))
+    if mark.kind == "fail" and mark.transaction == "claim":
+        lines = ("crash", "budget")
+    said = [(name, "c h"), *[(one, "c m h") for one in lines]]
+    if mark.kind in BROKEN and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
+        said = [(part, "c h") for part in BROKEN[mark.kind]]
+        said += [(shortened(mark.subject, s.room), "c m h")] if lines else []
+    _below(s, x, said)
+
+
+def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
+    """Words below the row; where columns of a scale of time come close, the first of them alone, on a line that is free."""
+    places = [s.row + down for down in s.layout.names]
+    lines = [(y, one, kind) for (one, kind), y in zip(said, places, strict=False)]
+    alone = s.milliseconds and s.crowded(x)
+    if (alone or not s.labels("names", x, lines)) and s.milliseconds:
+        s.staggered("names", x, places, *said[0])
+
+
+def _is_wide(s: Sheet, x: float, mark: Mark) -> bool:
+    """Whether the name of an acknowledgment would touch what stands beside it."""
+    return mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x))
+
+
+def _over_hatch(s: Sheet, x: float) -> bool:
+    return any(s.crosses(gap.start, gap.end) and s.x(gap.start) <= x <= s.x(gap.end) for gap in s.told.gaps)
+
+
+def _is_action(s: Sheet, mark: Mark) -> bool:
+    return any(one.kind == "intent" and one.subject == mark.subject for one in s.told.marks)
+
+
+def _several_actions(s: Sheet) -> bool:
+    return len({mark.subject for mark in s.told.marks if mark.kind in {"intent", "acknowledge"}}) > 1
+
+
+def _step_label(s: Sheet, x: float, y: float, mark: Mark) -> None:
+    _over(s, x, y, mark, shortened(mark.subject, min(ROOM_OF_A_STEP, s.room)))
+
+
+def _over(s: Sheet, x: float, y: float, mark: Mark, said: str) -> None:
+    """Words above a worker's bar, or below it where a scale of time leaves no room."""
+    s.staggered(f"steps {mark.who}", x, (y - 14, y + 20 if s.layout is FULL else y + 18), said, "c h")
+
+
+def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
+    """The fault's name on the clock, and the dotted line that ties it to what it does."""
+    said = FAULTS[mark.kind]
+    if mark.event == "crash_injected":
+        said = "crash {who}"
+    words, lines = said.format(who=mark.who or ""), (s.faults, s.faults - FAULT)
+    any(s.staggered("faults", x, lines, shortened(words, room, 11, True), "c b") for room in (64, s.pitch - 1))
+    s.line(x, s.faults + 5, x, down_to, INK, 1.2, ' stroke-dasharray="2 3"')
+
+
+# -- the columns ---------------------------------------------------------------------------------------------------------
+
+
+def create(s: Sheet, x: float, mark: Mark) -> None:
+    """The workflow's row begins."""
+    s.path(f"M{num(x)} {s.row - 6}v13", INK, 3)
+    _names(s, x, mark)
+
+
+def claim(s: Sheet, x: float, mark: Mark) -> None:
+    """A shield with the new token; the line has risen to it."""
+    level, y = s.level(mark.row_token), s.bar(mark.who)
+    _arrow(s, mark, x, level - 10)
+    if y is not None:
+        dot(s, x, y, s.hue(mark.who))
+    s.path(f"M{num(x - 10)} {num(level - 9)}h20v9c0 8-6 11-10 13c-4-2-10-5-10-13z", INK, 1.8, fill=PAPER)
+    s.text(x, level + 5.5, str(mark.row_token), "c b", 13 if mark.row_token < 100 else 9)
+    _names(s, x, mark)
+
+
+def transaction(s: Sheet, x: float, mark: Mark) -> None:
+    """A commit: from its worker to a tick on the row; a step has squares, anything else a dot."""
+    y, level = s.bar(mark.who), s.level(mark.row_token)
+    _arrow(s, mark, x, level - 1)
+    _tick(s, x, mark)
+    if y is not None:
+        hue = s.hue(mark.who)
+        if mark.kind == "checkpoint" or (mark.kind == "postpone" and not _is_action(s, mark)):
+            if not s.milliseconds:
+                _square(s, x - 22, y, hue, "attempted")
+            if mark.kind == "checkpoint":
+                _square(s, x, y, hue, "committed")
+            else:
+                dot(s, x, y, hue)
+            if not mark.folded:
+                _step_label(s, x, y, mark)
+        else:
+            dot(s, x, y, hue)
+        if mark.kind == "renew":
+            bottom = (s.lane(mark.who) or 0) + s.layout.band[1]
+            s.filled(f"M{num(x - 6)} {bottom}h12l-6 6z", hue)
+    _names(s, x, mark)
+
+
+def by_person(s: Sheet, x: float, mark: Mark) -> None:
+    """Somebody outside acts on the row: from below, through the world, with no worker's hue."""
+    level = s.level(mark.row_token)
+    refused = mark.event == "event_refused"
+    foot = level + ((6 if s.layout is FULL else 3) if refused else 8)
+    s.line(x, s.person, x, foot + 8, PAPER, 6)
+    s.line(x, s.person, x, foot + 7, INK, 1.5)
+    if refused:
+        s.rect(x - 12, foot + 2, 24, 5)
+    else:
+        s.filled(f"M{num(x)} {num(foot)}l-4 8h8z", INK)
+        _tick(s, x, mark)
+    dot(s, x, s.person, INK)
+    _names(s, x, mark)
+
+
+def replay(s: Sheet, x: float, mark: Mark) -> None:
+    """A step that gets its recorded result: dotted, with a hook, and nothing is written below it."""
+    y = s.bar(mark.who)
+    if y is None:
+        return
+    hue = s.hue(mark.who)
+    _square(s, x, y, hue, "replayed")
+    if not s.milliseconds:
+        s.path(f"M{num(x)} {y + 10}c0 9-17 9-17 0", hue, 1.5)
+        s.filled(f"M{num(x - 17)} {y + 3}l-3.8 7h7.6z", hue)
+    said = f"replay ×{len(mark.folded)}" if mark.folded else shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
+    _over(s, x, y, mark, said)
+
+
+def fault(s: Sheet, x: float, mark: Mark) -> None:
+    """What was done to a worker or to the database, tied to its name on the clock."""
+    y, top = s.bar(mark.who), s.lane(mark.who)
+    if mark.kind in {"due", "restart"} or y is None or top is None:
+        _fault(s, x, mark, s.level(mark.row_token) - (12 if mark.kind == "restart" else 4))
+        if mark.kind == "restart":
+            level = s.level(mark.row_token)
+            s.line(x - 5, level, x + 5, level, PAPER, 4)
+            s.path(f"M{num(x - 5)} {num(level - 8)}v16m10 0v-16", INK, 3)
+        return
+    hue = s.hue(mark.who)
+    _fault(s, x, mark, top + s.layout.band[0] - 6 if mark.kind == "expire" else y - 12)
+    if mark.kind == "kill":
+        cross = f"M{num(x - 8)} {y - 8}l16 16m0-16l-16 16"
+        s.path(cross, PAPER, 8)
+        s.path(cross, hue, 4.5)
+    elif mark.kind in {"pause", "resume"}:
+        s.line(x, y - 8, x, y + 8, hue, 3)
+    elif mark.kind == "reply_lost":
+        dot(s, x, y, hue)
+
+
+def forget(s: Sheet, x: float, mark: Mark) -> None:
+    """The ring of an answer from the key, struck out: the world has lost its memory, not what it did."""
+    _fault(s, x, mark, s.ledger - 12)
+    s.out.append(
+        f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>'
+    )
+    strike = f"M{num(x - 10)} {s.ledger + 10}l20 -20"
+    s.path(strike, PAPER, 6)
+    s.path(strike, INK, 2.5)
+    places = zip(("keys", "forgotten"), s.layout.labels, strict=False)
+    s.labels("tool", x, [(s.ledger + down, said, "c h") for said, down in places])
+
+
+def stop(s: Sheet, x: float, mark: Mark) -> None:
+    """A worker ends its run by itself."""
+    y = s.bar(mark.who)
+    if y is not None:
+        s.line(x, y - 8, x, y + 8, s.hue(mark.who), 3)
+        half = width("LostLease") / 2
+        _over(s, min(x, s.edge - half - 2), y, mark, "LostLease")
+
+
+def refused(s: Sheet, x: float, mark: Mark) -> None:
+    """A write that ends at a wall above the row."""
+    y, level = s.bar(mark.who), s.level(mark.row_token)
+    if y is not None:
+        hue, step = s.hue(mark.who), mark.transaction in {"checkpoint", "postpone"}
+        s.line(x, y + s.layout.band[1] - s.layout.bar, x, level - 14, PAPER, 5)
+        s.line(x, y, x, level - 14, hue, 2.2)
+        s.rect(x - 24, level - 15, 48, 6)
+        if step:
+            _square(s, x, y, hue, "attempted")
+            _step_label(s, x, y, mark)
+        else:
+            dot(s, x, y, hue)
+            _over(s, x, y, mark, shortened(mark.transaction, 76))
+    box = s.told.box
+    if box is None or box.kind != "refused" or s.x(box.span.start) != x:
+        _below(s, x, [(shortened(mark.why), "c b h"), ("refused", "c m h")])
+
+
+def other(s: Sheet, x: float, mark: Mark) -> None:
+    """An entry of a kind that has no mark of its own: a tick with its name."""
+    _tick(s, x, mark)
+    _names(s, x, mark)
+
+
+DRAWN = {
+    "create": create, "claim": claim, "replay": replay, "stop": stop, "refused": refused, "tool": tool,
+    "deliver": by_person, "cancel": by_person, "requeue": by_person, **dict.fromkeys(FAULTS, fault), "forget": forget,
+    **dict.fromkeys(
+        ("checkpoint", "intent", "acknowledge", "complete", "wait", "receive", "renew", "release", "postpone", "fail"),
+        transaction,
+    ),
+}  # fmt: skip
+
+
+def clock(s: Sheet, x: float, mark: Mark) -> None:
+    """The entry's number, and its time if the picture shows times."""
+    entry = bool(mark.event)
+    s.label("numbers", x, s.layout.numbers, mark.label, "c b" if entry else "c m")
+    if s.seconds and mark.at is not None:
+        said = f"{mark.at * 1000:.0f}" if s.milliseconds else f"{mark.at:.2f}"
+        s.label("seconds", x, s.layout.seconds, said, "c m")
+
+
+def columns(s: Sheet, focus: str = "") -> None:
+    """Every entry of this strip as a group of its own, in causal order, with its sentence as name and tooltip."""
+    for column in range(s.first, s.last):
+        mark, x = s.told.marks[column], s.xs[column]
+        said = clean(line(mark))
+        tab = ""
+        if focus:
+            reach = "0" if focus == mark.label else "-1"
+            tab = f' tabindex="{reach}" role="img" data-lm-suppress-shortcuts="true"'
+        s.out.append(f'<g class="ev" data-n="{clean(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
+        spent = mark.kind == "fail" and mark.transaction == "claim"
+        (claim if spent else DRAWN.get(mark.kind, other))(s, x, mark)
+        s.out.append("</g>")

@@ -1,0 +1,325 @@
+"""What runs behind and below the columns: leases, processes, the row's token, the world's record, gaps, and the one box.
+
+What lives here: everything of a timeline that has a length. What does not: the columns (`timeline_draw`), where things lie
+(`sheet`), what they mean (`story`).
+"""
+
+from __future__ import annotations
+
+from ..history.sentences import lease_of
+from ..history.story import Band, Box, Mark, Position, Run, Span
+from .timeline_layout import COMPACT, FULL, GUTTER, Sheet, num, shortened, width
+
+PAPER = "var(--paper)"
+RULE = "var(--rule)"
+INK = "currentColor"
+WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
+SILENT = {"kill", "pause", "resume", "expire", "due", "restart", "stop", "replay", "reply_lost"}
+
+
+def behind(s: Sheet) -> None:
+    """Everything that the marks stand on."""
+    for span in s.told.gaps:
+        gap(s, span)
+    ledger(s)
+    row(s)
+    for lease in s.told.bands:
+        band(s, lease)
+    for run in s.told.runs:
+        bar(s, run)
+    state_texts(s)
+
+
+def before(s: Sheet) -> None:
+    """What lies over the marks: waits, brackets, the box, and the names of the leases."""
+    for span in s.told.waits:
+        waits(s, span)
+    brackets(s)
+    box(s)
+    lease_labels(s)
+    for x in s.cuts:
+        s.line(x - 4, s.rule + 0.5, x + 4, s.rule + 0.5, PAPER, 4)
+        s.path(f"M{num(x - 6)} {s.rule + 7}l4 -13m4 13l4 -13", INK, 1.5)
+
+
+def scaffold(s: Sheet) -> None:
+    """The clock's head, the lanes and their names, the row, the world, and the person if one takes part."""
+    layout = s.layout
+    s.text(10, layout.numbers, "entry", "m")
+    if s.seconds:
+        s.text(10, layout.seconds, "milliseconds" if s.milliseconds else "seconds", "m")
+    s.text(10, s.faults, "faults", "m")
+    s.line(10, s.rule + 0.5, s.edge - 2, s.rule + 0.5, RULE, 1)
+    for who in s.workers:
+        top, bar = s.lane(who) or 0, s.bar(who) or 0
+        y, h = top + layout.band[0], layout.band[1] - layout.band[0]
+        if s.hue(who) == "var(--C)":
+            s.line(12, y, 12, y + h, s.hue(who), 4, ' stroke-dasharray="6 3"')
+        else:
+            s.rect(10, y, 4, h, s.hue(who))
+        room, name = GUTTER - 24, f"worker {who}"
+        name = name if width(name, 12, True) <= room else shortened(who, room, 12, True)
+        s.text(22, bar - 4, name, "b", 12)
+        s.line(GUTTER, bar, s.edge, bar, RULE, 1)
+    s.line(10, s.floor + 0.5, s.edge - 2, s.floor + 0.5, RULE, 1)
+    s.text(10, s.row - 12, "PostgreSQL", "b", 12)
+    s.text(10, s.row + 3, "workflow row", "m")
+    s.text(10, s.ledger - 3, "outside world", "b", 12)
+    s.text(10, s.ledger + 12, "tool ledger", "m")
+    if s.told.person:
+        s.text(10, s.person + 4, "a person", "b", 12)
+        s.line(GUTTER, s.person, s.edge, s.person, RULE, 1)
+
+
+def gap(s: Sheet, span: Span) -> None:
+    """The hatch over the time in which the engine does not know the outcome; an edge where it came to know."""
+    if not s.crosses(span.start, span.end):
+        return
+    left, right, top, bottom = max(s.x(span.start), WORDS), s.x(span.end), s.row + s.layout.zone, s.ledger - 1
+    wide, high = right - left, bottom - top
+    s.rect(left, top, wide, high, more=' opacity=".07"')
+    parts = []
+    for reach in range(7, int(wide + high), 7):
+        x1, y1 = (left, top + reach) if reach <= high else (left + reach - high, bottom)
+        x2, y2 = (left + reach, top) if reach <= wide else (right, top + reach - wide)
+        parts.append(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}")
+    s.path("".join(parts), INK, 1.3, ' opacity="0.6"')
+
+
+def ledger(s: Sheet) -> None:
+    """The world's record: a rule, then ink once an effect exists, doubled after a duplicate."""
+    effects = [float(column) for column in s.told.effects]
+    doubles = [float(column) for column, mark in enumerate(s.told.marks) if mark.doubled]
+    begin, first = 0.0, effects[0] if effects else s.told.now
+    second = doubles[0] if doubles else s.told.now
+    if s.crosses(begin, first):
+        s.line(max(s.x(begin), WORDS), s.ledger, s.x(first), s.ledger, RULE, 1.5)
+    if effects and s.crosses(first, second):
+        s.line(max(s.x(first), WORDS), s.ledger, s.x(second), s.ledger, INK, 3)
+    if doubles and s.crosses(second, s.told.now):
+        s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, INK, 9)
+        s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, PAPER, 3)
+
+
+def row(s: Sheet) -> None:
+    """The line of the workflow's row; each claim lifts it, since its height is the fencing token."""
+    steps = s.told.tokens
+    if not steps:
+        return
+    before = [token for where, token in steps if where < s.first - 0.5]
+    start = s.x(steps[0][0])
+    d = f"M{num(start)} {num(s.level(before[-1] if before else steps[0][1]))}"
+    for where, token in steps:
+        if s.holds(where) and where != steps[0][0]:
+            d += f"H{num(s.x(where))}V{num(s.level(token))}"
+    s.path(d + f"H{num(s.right)}", INK, 1.8)
+
+
+def band(s: Sheet, lease: Band) -> None:
+    """A lease behind its worker's lane, and hollow where the worker lives on without it."""
+    top, end = s.lane(lease.who), s.told.now if lease.end is None else lease.end
+    if top is None:
+        return
+    hue, y1, y2 = s.hue(lease.who), top + s.layout.band[0], top + s.layout.band[1]
+    if s.crosses(lease.start, end):
+        left, right = s.x(lease.start), s.x(end)
+        s.rect(left, y1, right - left, y2 - y1, hue, ' opacity=".2"')
+        if hue == "var(--C)":
+            s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1, ' stroke-dasharray="6 3"')
+    if lease.how == "expired" and s.holds(end):
+        s.line(s.x(end), y1 - 4, s.x(end), y2 + 4, hue, 3)
+    if lease.hollow is not None and s.crosses(end, lease.hollow):
+        left, right = s.x(end), s.x(lease.hollow)
+        s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1.5, ' stroke-dasharray="5 4"')
+
+
+def bar(s: Sheet, run: Run) -> None:
+    """A process, from a little before its first entry to its end."""
+    y, end = s.bar(run.who), s.told.now if run.end is None else run.end
+    if y is None or not s.crosses(run.start, end + 0.01):
+        return
+    before = 0 if run.resumed or not s.holds(run.start) else (9 if s.milliseconds else 20)
+    left, right = s.x(run.start) - before, s.x(end)
+    s.line(left, y, right, y, PAPER, 6)
+    s.line(left, y, right, y, s.hue(run.who), 3, ' stroke-dasharray="6 3"' if s.hue(run.who) == "var(--C)" else "")
+
+
+def unauthorised(s: Sheet) -> list[tuple[str, Position, Position]]:
+    """Where each worker lives without authority."""
+    return [(b.who, b.end or 0.0, b.hollow) for b in s.told.bands if b.hollow is not None and b.end is not None]
+
+
+def state_texts(s: Sheet) -> None:
+    """`paused` and `without authority`, where the lane has room for the words."""
+    for sleep in s.told.sleeps:
+        y, start, end = s.bar(sleep.what), s.x(sleep.start), s.x(sleep.end)
+        if y is None or not s.crosses(sleep.start, sleep.end):
+            continue
+        out = [s.x(a) for who, a, b in unauthorised(s) if who == sleep.what and sleep.start < b and a < sleep.end]
+        bare = max(out[0], start) if out else end
+        if s.holds(sleep.start) and bare - start >= width("paused") + 12:
+            s.text(start + 10, y + 4, "paused", "h")
+        if out:
+            _between(s, bare, end, y + 4, "paused, without authority")
+    for who, begin, hollow in unauthorised(s):
+        own = [n for n, m in enumerate(s.told.marks) if m.who == who and m.kind != "expire" and begin <= n <= hollow]
+        asleep = any(sleep.what == who and sleep.start <= begin < sleep.end for sleep in s.told.sleeps)
+        y, until = s.bar(who), float(own[0]) if own else hollow
+        if y is not None and not asleep and s.crosses(begin, until):
+            _between(s, s.x(begin), s.x(until), y - 8, "alive without authority")
+
+
+def _between(s: Sheet, left: float, right: float, y: float, said: str) -> None:
+    if right - left >= width(said) + 12:
+        s.text((left + right) / 2, y, said, "c m h")
+
+
+def lease_labels(s: Sheet) -> None:
+    """`lease 3 s · token 1` above each band, shorter where the next one begins soon."""
+    for lease in s.told.bands:
+        top, end = s.lane(lease.who), s.told.now if lease.end is None else lease.end
+        if top is None or not s.crosses(lease.start, max(end, lease.start + 0.1)):
+            continue
+        later = [s.x(b.start) for b in s.told.bands if b.who == lease.who and b.start > lease.start]
+        x, y = s.x(lease.start), top + s.layout.band[0] - 5
+        room = min([*later, s.edge]) - x - 6
+        for said in (f"{lease_of(lease.seconds)} · token {lease.token}", f"token {lease.token}"):
+            if width(said) <= room:
+                s.startlabel(f"lease {lease.who}", x, y, said, "h")
+                break
+
+
+def waits(s: Sheet, span: Span) -> None:
+    """A pair of parentheses on the row's line, from the wait to what ended it."""
+    for where, side in ((span.start, 1), (span.end, -1)):
+        if s.holds(where) and (side == 1 or span.closed):
+            x = s.x(where) - 9 * side  # outside of the arrow that begins or ends the wait
+            y = s.level(_token_at(s, where)) - 10
+            s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", PAPER, 6)
+            s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5)
+
+
+def _token_at(s: Sheet, where: Position) -> int:
+    return max((token for at, token in s.told.tokens if at <= where), default=0)
+
+
+# -- below: brackets and the box -----------------------------------------------------------------------------------------
+
+
+def brackets(s: Sheet) -> None:
+    """Below the world: a bracket for each gap, doubled for a duplicate, dotted for an effect that never came."""
+    for span in s.told.gaps:
+        if span.closed and s.holds(span.end):
+            s.line(s.x(span.end), s.row + s.layout.zone - 3, s.x(span.end), s.ledger, INK, 1.8)
+        if not any(double.start < span.end and span.start < double.end for double in s.told.doubled):
+            _bracket(s, span, span.closed)
+    for span in s.told.doubled:
+        _bracket(s, span, True, doubled=True)
+    for span in s.told.lost:
+        _bracket(s, span, span.closed)
+        if s.holds(span.start):
+            d = f"M{num(s.x(span.start))} {s.ledger - 10}l10 10l-10 10l-10 -10z"
+            s.path(d, PAPER, 6, fill=PAPER)
+            s.path(d, INK, 2, ' stroke-dasharray="2 2.4"', PAPER)
+
+
+def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
+    if not s.crosses(span.start, span.end):
+        return
+    y, leg = s.bracket, s.layout.leg + (4 if doubled else 0)
+    d = f"M{num(s.x(span.start))} {y - leg}v{leg}" if s.holds(span.start) else f"M{num(s.x(span.start))} {y}"
+    d += f"H{num(s.x(span.end))}"
+    if closed and s.holds(span.end):
+        d += f"v-{leg}"
+    s.path(d, INK, 6.5 if doubled else 3)
+    if doubled:
+        s.path(d, PAPER, 2)
+
+
+def box(s: Sheet) -> None:
+    """The one inverted box: on this strip if what it tells is seen here best."""
+    found = s.told.box
+    if found is None:
+        return
+    if found.kind == "refused":
+        _box_of_refusal(s, found)
+    elif (s.first, s.last) == _best(s, found.span):
+        left, right = s.x(found.span.start), s.x(found.span.end)
+        middle = (left + right) / 2
+        s.path(f"M{num(middle)} {s.bracket}v8", INK, 3)
+        _inverted(s, middle, s.bracket + (7 if s.layout is FULL else 6), found)
+
+
+def _best(s: Sheet, span: Span) -> tuple[int, int]:
+    """The strip on which most of a span is seen."""
+    return max(s.strips, key=lambda strip: min(strip[1] - 0.5, span.end) - max(strip[0] - 0.5, span.start))
+
+
+def has_bracket(s: Sheet) -> bool:
+    """Whether something hangs below the world on this strip."""
+    spans = (*s.told.gaps, *s.told.doubled, *s.told.lost)
+    return box_is_low(s) or any(s.crosses(span.start, span.end) for span in spans)
+
+
+def room_for_schedule(s: Sheet) -> float:
+    """How wide a text may be in the lower left corner."""
+    taken = [s.x(n) - 40 for n in range(s.first, s.last) if s.told.marks[n].kind == "tool"]
+    found = s.told.box
+    if found is not None and has_bracket(s) and (s.first, s.last) == _best(s, found.span):
+        middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
+        taken.append(_left(s, middle, _box_width(s, found)))
+    return min([*taken, s.edge]) - 20
+
+
+def box_is_low(s: Sheet) -> bool:
+    """Whether the box of a refused write has to hang below the world, since others write beside it."""
+    found = s.told.box
+    if found is None or found.kind != "refused" or not s.holds(found.span.start):
+        return False
+    column = int(found.span.start)
+    wide = _box_width(s, found)
+    left = _left(s, s.xs[column], wide)
+    written = [(s.xs[n], half_of(s.told.marks[n])) for n in range(s.first, s.last) if n != column]
+    writes = any(half and left - half < x < left + wide + half for x, half in written)
+    return writes or any(gap.start <= column <= gap.end for gap in s.told.gaps)
+
+
+def half_of(mark: Mark) -> float:
+    """Half the width of what stands, or runs, below the row in this column; 0 if nothing does."""
+    return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
+
+
+def _box_of_refusal(s: Sheet, found: Box) -> None:
+    if not s.holds(found.span.start):
+        return
+    x, line = s.x(found.span.start), s.level(s.told.marks[int(found.span.start)].row_token)
+    y = s.bracket + 7 if box_is_low(s) else line + 30
+    s.line(x, line + 2, x, y, PAPER, 7)
+    s.path(f"M{num(x)} {num(line + 1)}V{num(y + 1)}", INK, 3)
+    _inverted(s, x, y, found)
+
+
+def _box_width(s: Sheet, found: Box) -> float:
+    if s.layout is COMPACT:
+        return width(_in_one_line(found), 12, True) + 20
+    least = {"gap": 320, "duplicate": 300, "lost": 300}.get(found.kind, 196)
+    return max(width(found.text, 12, True) + 20, width(found.title, 16, True) + 24, least)
+
+
+def _in_one_line(found: Box) -> str:
+    return f"{found.title}: {found.text.split(',')[0] if found.kind == 'refused' else found.text}"
+
+
+def _inverted(s: Sheet, middle: float, y: float, found: Box) -> None:
+    wide = _box_width(s, found)
+    x = _left(s, middle, wide)
+    s.rect(x, y, wide, s.layout.box, more=' rx="3"')
+    if s.layout is COMPACT:
+        s.text(x + wide / 2, y + 17, _in_one_line(found), "inv c", 12)
+    else:
+        s.text(x + wide / 2, y + 20, found.title, "inv c", 16)
+        s.text(x + wide / 2, y + 37, found.text, "inv c", 12)
+
+
+def _left(s: Sheet, middle: float, wide: float) -> float:
+    return max(GUTTER, min(middle - wide / 2, max(s.right, s.edge if s.layout is FULL else 0) - wide - 1))

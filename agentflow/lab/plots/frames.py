@@ -1,0 +1,85 @@
+"""What plots are drawn from: DataFrames read from the rows, after every process died or while they run.
+
+What lives here: one function for each table, with its columns. What does not: how it is drawn (`plots`). Read `plots` next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...engine import Engine
+from ..history.entries import worker_name
+from ..notebook.tables import query
+
+if TYPE_CHECKING:
+    import pandas
+
+_LEASES = """
+SELECT workflow_id, fence_token, (detail ->> 'lease_seconds')::float8 AS lease_seconds
+FROM history
+WHERE transaction = 'claim'"""
+
+_EFFECTS = """
+SELECT w.id AS workflow, w.status,
+       (SELECT count(*) FROM action_intents AS i WHERE i.workflow_id = w.id AND i.status <> 'REFUSED') AS planned,
+       coalesce(sum(l.attempts), 0)::bigint AS attempts, count(l.effect_id) AS effects
+FROM workflows AS w
+LEFT JOIN tool_ledger AS l ON l.workflow_id = w.id
+GROUP BY w.id, w.status, w.created_at
+ORDER BY w.created_at"""
+
+_WORK = """
+SELECT worker,
+       count(*) FILTER (WHERE event = 'workflow_claimed') AS claimed,
+       count(*) FILTER (WHERE event = 'workflow_completed') AS completed,
+       count(*) FILTER (WHERE event = 'write_refused') AS refused
+FROM history
+WHERE worker IS NOT NULL
+GROUP BY worker
+ORDER BY min(at)"""
+
+
+def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> pandas.DataFrame:
+    """Each recovery that ended in completion, split: `detect_ms`, `claim_ms`, `replay_ms`, `re_execute_ms`.
+
+    Also `label` (the lease length in words), `lease_seconds` (the lost worker's), `poll_seconds` (how often an idle worker
+    looks, if told), `workflow`, `worker` and `token`. A take-over that was itself killed, or whose crash nobody recorded,
+    has no such split and is left out.
+    """
+    import pandas
+
+    leases = {(row["workflow_id"], row["fence_token"]): row["lease_seconds"] for row in query(engine, _LEASES)}
+    last = {row["workflow_id"]: row for row in engine.recoveries()}
+    parts = ("detect_ms", "claim_ms", "replay_ms", "re_execute_ms")
+    rows = []
+    for row in last.values():
+        lease = leases.get((row["workflow_id"], row["fence_token"] - 1))
+        if lease is not None and all(row[part] is not None for part in parts):
+            known = {"label": f"lease {lease:g} s", "lease_seconds": lease, "poll_seconds": poll_seconds}
+            who = {"workflow": row["workflow_id"], "worker": row["worker"], "token": row["fence_token"]}
+            rows.append({**known, **who, **{part: float(row[part]) for part in parts}})
+    columns = ["label", "lease_seconds", "poll_seconds", "workflow", "worker", "token", *parts]
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def effects_frame(engine: Engine) -> pandas.DataFrame:
+    """Each workflow with its planned actions, the calls of the tool and the business effects, by the world's own record."""
+    import pandas
+
+    rows = query(engine, _EFFECTS)
+    return pandas.DataFrame(rows, columns=rows.columns)
+
+
+def work_frame(engine: Engine, *, by: str = "name") -> pandas.DataFrame:
+    """What each worker claimed, completed and was refused, in the order of their first claims.
+
+    By `name` all processes of one lane are one row; by "identity" each start of a process is its own.
+    """
+    import pandas
+
+    rows = query(engine, _WORK)
+    found = pandas.DataFrame(rows, columns=rows.columns)
+    if by == "name":
+        found["worker"] = found["worker"].map(worker_name)
+        found = found.groupby("worker", sort=False, as_index=False).sum()
+    return found

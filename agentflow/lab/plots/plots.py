@@ -1,0 +1,377 @@
+"""Plots for people who look rather than click: each takes a DataFrame and returns a Picture with its text twin.
+
+What lives here: what is drawn where; and matplotlib, which no other module imports. What does not: where the numbers come
+from (`frames`), what they come to in words (`plot_data`), the house's colours (`picture`). No plot queries, and none needs a
+display. Sizes are CSS pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.transforms import Affine2D, blended_transform_factory
+
+from ..notebook.tables import counted
+from ..pictures.svg import SENTINELS, Picture, themed
+from .text import (
+    ENOUGH,
+    PARTS,
+    Cell,
+    Recoveries,
+    cell_text,
+    check,
+    effects_cells,
+    effects_label,
+    effects_text,
+    in_words,
+    latency_label,
+    latency_text,
+    worker_text,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+INK, MUTE, RULE, PAPER = SENTINELS
+HUE = {"A": "#0072B2", "B": "#D55E00", "C": "#888888", "D": INK}
+PITCH, BAR, TOP = 54, 18, 78
+_RC: dict[Any, Any] = {
+    "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK, "axes.edgecolor": INK,
+    "xtick.color": MUTE, "ytick.color": INK, "xtick.major.size": 0, "ytick.major.size": 0, "axes.linewidth": 1.2,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.bottom": False, "axes.facecolor": "none",
+    "text.parse_math": False, "axes.axisbelow": True, "grid.color": RULE, "grid.linewidth": 1, "hatch.linewidth": 1,
+}  # fmt: skip
+
+
+# -- recovery latency --------------------------------------------------------------------------------------------------
+
+
+def recovery_latency(frame: pandas.DataFrame) -> Picture:
+    """How long recoveries took, split into detect, claim, replay and re-execute, every recovery a point.
+
+    A row of the picture for each `label`, such as a lease length (see frames.recoveries_frame). The bars are means, since
+    means add up; fewer than five recoveries are points without a bar. Raises BadFrame, which names the column.
+    """
+    check(frame, numbers=PARTS, words=["label"])
+    groups = [Recoveries(label, rows) for label, rows in frame.groupby("label", sort=False)]
+    with matplotlib.rc_context(_RC):
+        rows = max(1, len(groups))
+        figure, height = _figure(960, TOP + 6 + PITCH * rows + 52)
+        left, right = _panels(figure, height, rows)
+        _scale(left, max([group.widest for group in groups], default=1000.0) * 1.1)
+        _scale(right, max([max(group.rest) for group in groups], default=100.0) * 1.12)
+        _headings(figure, height, groups)
+        labels: dict[str, str] = {}
+        for n, group in enumerate(groups):
+            labels |= _recovery_row(left, right, n, group)
+        if groups:
+            _recovery_words(left, right, groups)
+        else:
+            _nothing(left, PITCH / 2, "no recoveries yet")
+    return _picture(figure, labels, latency_label(groups), latency_text(groups))
+
+
+def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
+    """Whole recoveries on the left, the same without detect on the right; one unit upright is one pixel."""
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[512, 276])
+    edges = {"left": 92 / 960, "right": 940 / 960, "bottom": 52 / height, "top": 1 - TOP / height}
+    figure.subplots_adjust(**edges, wspace=60 / ((512 + 276) / 2))
+    left.set_ylim(6 + PITCH * rows, 0)
+    left.set_yticks([])
+    return left, right
+
+
+def _scale(axes: Axes, most: float) -> None:
+    axes.set_xlim(0, most)
+    ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= most]
+    axes.set_xticks(ticks, [in_words(tick, tick_of=ticks[-1]) if tick else "0" for tick in ticks])
+    axes.set_xlim(0, most)
+    axes.tick_params(axis="x", pad=8, colors=MUTE)
+    axes.grid(axis="x")
+
+
+def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> None:
+    def say(x: float, y: float, words: str, **more: Any) -> None:
+        figure.text(x / 960, 1 - y / height, words, va="baseline", **more)
+
+    say(10, 22, "whole span of a recovery", weight="bold", size=13)
+    say(10, 39, "from the kill to completion", color=MUTE)
+    say(664, 22, "without detect, the same recoveries", weight="bold", size=13)
+    say(664, 39, "from the claim to completion", color=MUTE)
+    counts = sorted({group.count for group in groups})
+    if not counts:
+        return
+    each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    few = "" if all(group.enough for group in groups) else f" · fewer than {ENOUGH}: no mean, no bar"
+    foot = f"bars: means, they add up · circles: single recoveries, {each} a row (left the take-over, right the rest)"
+    say(10, height - 10, f"{foot}{few} · measured", color=MUTE)
+
+
+def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[str, str]:
+    """One row of both panels; what its parts are called, by gid."""
+    y = 6 + PITCH * n
+    _row_name(left, y, group.label)
+    labels = {}
+    if group.enough:
+        detect, claim, replay, re_execute = group.means
+        _detect_bar(left, y, detect, f"row{n}-detect")
+        _slices(left, y, detect, group.means[1:], f"row{n}-left")
+        _slices(right, y, 0.0, group.means[1:], f"row{n}-right")
+        labels[f"row{n}-detect"] = f"{group}."
+        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {in_words(claim + replay + re_execute)}."
+        right.annotate(
+            in_words(claim + replay + re_execute), (claim + replay + re_execute, y + BAR / 2), (6, 0),
+            textcoords="offset pixels", weight="bold", size=12, va="center", gid=f"halo{n}-right",
+        )  # fmt: skip
+    for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
+        heights = [y + BAR + 6 + (7 * k) % 10 for k in range(group.count)]
+        axes.plot(values, heights, "o", ms=5, mfc=PAPER, mec=INK, mew=1.2, gid=f"row{n}-{name}", clip_on=False)
+        labels[f"row{n}-{name}"] = f"{group.label}: {counted(group.count, 'recovery', 'recoveries')}, each a point."
+    if group.latest:
+        left.plot([group.latest] * 2, [y - 3, y + 38], color=INK, lw=2, gid=f"row{n}-latest", solid_capstyle="butt")
+        labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {in_words(group.latest)}."
+    return labels
+
+
+def _detect_bar(axes: Axes, y: float, detect: float, gid: str) -> None:
+    axes.barh(y, detect, BAR, align="edge", color=PAPER, lw=0)
+    axes.barh(y, detect, BAR, align="edge", color=INK, alpha=0.14, lw=0)[0].set_gid(gid)
+    axes.plot([detect, 0, 0, detect], [y, y, y + BAR, y + BAR], color=MUTE, lw=1)
+
+
+def _slices(axes: Axes, y: float, start: float, means: Sequence[float], gid: str) -> None:
+    """Claim in ink, replay dotted, re-execute muted, one after the other."""
+    looks: list[dict[str, Any]] = [
+        {"color": INK},
+        {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1},
+        {"color": MUTE},
+    ]
+    for n, (mean, look) in enumerate(zip(means, looks, strict=True), 1):
+        bar = axes.barh(y, mean, BAR, left=start, align="edge", **{"linewidth": 0, **look})[0]
+        bar.set_gid(f"{gid}-{n}")
+        if n == 2:
+            _dots(axes, y, start, mean)
+        start += mean
+
+
+def _dots(axes: Axes, y: float, start: float, length: float) -> None:
+    """Dots of ink in a bar, 4.5 pixels apart; a hatch would make the file large."""
+    pixel = _per_pixel(axes)
+    wide = length / pixel
+    dots = [
+        (start + x * pixel, y + 4.5 + 4.5 * row)
+        for row in range(3)
+        for x in (3.5 + 2.2 * (row % 2) + 4.5 * k for k in range(int(wide / 4.5) + 1))
+        if x <= wide - 2.5
+    ]
+    if dots:
+        axes.plot(*zip(*dots, strict=True), "o", ms=2, color=INK, mew=0)
+
+
+def _recovery_words(left: Axes, right: Axes, groups: Sequence[Recoveries]) -> None:
+    """What the parts are called, where there is room for it: nothing needs a legend."""
+    drawn = [(n, group) for n, group in enumerate(groups) if group.enough]
+    for n, group in drawn:
+        _mean_text(left, 6 + PITCH * n, group, f"halo{n}-left")
+    if drawn:
+        n, group = max(drawn, key=lambda each: each[1].means[0])
+        y, room = 6 + PITCH * n, group.means[0] / _per_pixel(left)
+        for words, needed in (("detect: nobody knows yet that the worker is dead", 380), ("detect", 110)):
+            if room >= needed:
+                left.text(5.5, y + BAR / 2, words, transform=_in_pixels(left), va="center", gid="halo-detect")
+                break
+        if room >= 330:
+            thin = "claim, replay, re-execute: the last thin slice, enlarged on the right"
+            left.text(sum(group.means), y - 4, thin, color=MUTE, ha="right", va="baseline", gid="halo-thin")
+        _slice_names(right, drawn[0][1], 6 + PITCH * drawn[0][0])
+    last = len(groups) - 1
+    if groups[last].latest:
+        left.annotate(
+            "lease +\none poll", (groups[last].latest or 0.0, 6 + PITCH * last + 28), (6, 0), textcoords="offset pixels",
+            va="center", linespacing=1.1, gid="halo-latest", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _mean_text(axes: Axes, y: float, group: Recoveries, gid: str) -> None:
+    """The mean at the end of the bar: inside where there is room and no tick, else to the right of both."""
+    end, pixel, latest = group.means[0], _per_pixel(axes), group.latest or 0.0
+    inside = end / pixel >= 60 and not end - 60 * pixel < latest < end
+    x = end if inside else max(sum(group.means), latest)
+    side: dict[str, Any] = {"ha": "right"} if inside else {"ha": "left"}
+    words = in_words(sum(group.means))
+    axes.annotate(
+        words, (x, y + BAR / 2), (-5 if inside else 7, 0), textcoords="offset pixels", weight="bold", size=12,
+        va="center", gid=gid, **side,
+    )  # fmt: skip
+
+
+def _slice_names(axes: Axes, group: Recoveries, y: float) -> None:
+    """claim, replay, re-execute above the first bar, each led to its part, at least so far apart that they can be read."""
+    claim, replay, re_execute = (mean / _per_pixel(axes) for mean in group.means[1:])
+    middles = (claim / 2, claim + replay / 2, claim + replay + re_execute / 2)
+    x = -1.0
+    for words, middle, width in zip(("claim", "replay", "re-execute"), middles, (30, 36, 60), strict=True):
+        x = max(x + width / 2, middle, 0)
+        x = -16.0 if words == "claim" else x
+        axes.text(x, y - 18, words, transform=_in_pixels(axes), ha="center", va="baseline", gid=f"halo-{words}")
+        axes.plot([x, middle], [y - 14, y - 2], color=INK, lw=1, transform=_in_pixels(axes), clip_on=False)
+        x += width / 2 + 6
+
+
+# -- attempts against effects ------------------------------------------------------------------------------------------
+
+
+def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
+    """How often the tool was called for each workflow, against the effects it left: each workflow is one diamond.
+
+    Filled where effects equal planned actions, doubled where there is one too many, hollow where one is missing (yet).
+    See frames.effects_frame. Raises BadFrame, which names the column.
+    """
+    cells = effects_cells(frame)
+    wide = max([1, *(attempts for attempts, _, _ in cells)])
+    high = max([1, *(effects for _, effects, _ in cells)])
+    with matplotlib.rc_context(_RC):
+        figure, height = _figure(640, 104 + 90 * (high + 1.1))
+        axes = figure.add_axes((130 / 640, 46 / height, 480 / 640, 1 - 104 / height))
+        axes.set(xlim=(-0.5, wide + 0.5), ylim=(-0.6, high + 0.5))
+        axes.set_xticks(range(wide + 1), [counted(n, "attempt") for n in range(wide + 1)])
+        axes.set_yticks(range(high + 1), [counted(n, "effect") for n in range(high + 1)])
+        axes.grid(axis="y")
+        figure.text(10 / 640, 1 - 22 / height, "attempts against effects", weight="bold", size=13, va="baseline")
+        said = "a diamond is a workflow · the tool may be called again; the effect must not come again"
+        figure.text(10 / 640, 1 - 39 / height, said, color=MUTE, va="baseline")
+        across, step = _packing(max(cells.values(), default=1), 480 / (wide + 1) - 24)
+        labels = {f"cell{n}": cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
+        for n, cell in enumerate(sorted(cells)):
+            _effects_cell(axes, f"cell{n}", cell, cells[cell], across, (step / (480 / (wide + 1)), step / 90))
+        _box(axes, cells)
+        if not cells:
+            _nothing(axes, 0.5, "no workflows yet")
+    return _picture(figure, labels, effects_label(cells), effects_text(cells))
+
+
+def _packing(most: int, room: float) -> tuple[int, float]:
+    """How many diamonds stand side by side, and how far apart in pixels, so that `most` fit into `room` x 40 pixels."""
+    step = min(9.0, (room * 40 / most) ** 0.5)
+    return max(1, int(room / step)), step
+
+
+def _effects_cell(axes: Axes, gid: str, cell: Cell, count: int, most: int, step: tuple[float, float]) -> None:
+    """As many diamonds as workflows, packed around the cell's middle, and their number below."""
+    attempts, effects, judged = cell
+    across = max(1, min(most, count, round((2 * count) ** 0.5)))
+    rows = -(-count // across)
+    xs, ys = [], []
+    for row in range(rows):
+        here = min(across, count - row * across)
+        xs += [attempts + (column - (here - 1) / 2) * step[0] for column in range(here)]
+        ys += [effects + (row - (rows - 1) / 2) * step[1]] * here
+    size = max(2.0, min(6.0, step[1] * 90 * 0.66))
+    if judged == "doubled":
+        axes.plot(xs, ys, "D", ms=size + 4, mfc=PAPER, mec=INK, mew=1.2)
+    axes.plot(xs, ys, "D", ms=size, mfc=PAPER if judged == "missing" else INK, mec=INK, mew=1, gid=gid)
+    below: dict[str, Any] = {"textcoords": "offset pixels", "ha": "center", "va": "center"}
+    axes.annotate(counted(count, "workflow"), (attempts, effects), (0, -36), gid=f"halo-{gid}", **below)
+
+
+def _box(axes: Axes, cells: Mapping[Cell, int]) -> None:
+    """The one thing to see, if there is one: effects that came twice."""
+    doubled = [cell for cell in cells if cell[2] == "doubled"]
+    if doubled:
+        said = f"{counted(sum(cells[cell] for cell in doubled), 'workflow')} with an effect too many"
+        box = {"boxstyle": "round,pad=0.35,rounding_size=0.25", "fc": INK, "lw": 0}
+        type_: dict[str, Any] = {"color": PAPER, "weight": "bold", "size": 12}
+        axes.text(0.99, 0.985, said, transform=axes.transAxes, ha="right", va="top", bbox=box, **type_)
+
+
+# -- work per worker ---------------------------------------------------------------------------------------------------
+
+
+def work_per_worker(frame: pandas.DataFrame) -> Picture:
+    """How many workflows each worker claimed and completed: a bar each, in the worker's hue; hollow is claimed only.
+
+    See frames.work_frame. Raises BadFrame, which names the column.
+    """
+    check(frame, counts=["claimed", "completed"], words=["worker"])
+    rows = [
+        (str(w), int(c), int(d)) for w, c, d in zip(frame["worker"], frame["claimed"], frame["completed"], strict=True)
+    ]
+    texts = [worker_text(*row) for row in rows] or ["No work yet."]
+    labels: dict[str, str] = {}
+    with matplotlib.rc_context(_RC):
+        figure, height = _figure(640, 58 + 34 * max(1, len(rows)) + 40)
+        axes = figure.add_axes((130 / 640, 36 / height, 480 / 640, 1 - 94 / height))
+        axes.set_ylim(34 * max(1, len(rows)), 0)
+        axes.set_yticks([])
+        most = max([1, *(claimed for _, claimed, _ in rows)])
+        axes.set_xlim(0, most * 1.4)
+        axes.set_xticks([tick for tick in axes.get_xticks() if tick == int(tick) and tick <= most])
+        axes.set_xlim(0, most * 1.4)
+        axes.grid(axis="x")
+        figure.text(10 / 640, 1 - 22 / height, "work per worker", weight="bold", size=13, va="baseline")
+        figure.text(
+            10 / 640, 1 - 39 / height, "workflows; filled: completed, hollow: claimed only · measured", color=MUTE
+        )
+        for n, (worker, claimed, done) in enumerate(rows):
+            labels |= _work_row(axes, n, worker, claimed, done)
+        if not rows:
+            _nothing(axes, 17, "no work yet")
+    return _picture(
+        figure, labels, f"Work per worker: {' '.join(texts)}", "\n".join(["Work per worker (measured).", *texts])
+    )
+
+
+def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[str, str]:
+    y, hue = 34 * n + 8, HUE.get(worker, MUTE)
+    edge: dict[str, Any] = {"edgecolor": hue, "linewidth": 1.5, "linestyle": (0, (4, 2)) if worker == "C" else "-"}
+    axes.barh(y, claimed, BAR, align="edge", facecolor=PAPER, **edge)[0].set_gid(f"claimed{n}")
+    axes.barh(y, done, BAR, align="edge", facecolor=hue, alpha=0.2, lw=0)[0].set_gid(f"done{n}")
+    axes.barh(y, done, BAR, align="edge", facecolor="none", **edge)
+    _row_name(axes, y, worker)
+    said = f"{done} completed" + (f", {claimed - done} claimed only" if claimed > done else "")
+    axes.annotate(said, (claimed, y + BAR / 2), (7, 0), textcoords="offset pixels", va="center", gid=f"halo{n}")
+    return {f"done{n}": worker_text(worker, claimed, done)}
+
+
+# -- what they share ---------------------------------------------------------------------------------------------------
+
+
+def _figure(width: float, height: float) -> tuple[Figure, float]:
+    """An empty figure in which one unit of type is one pixel, and its height."""
+    return Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none"), height
+
+
+def _in_pixels(axes: Axes) -> Any:
+    """Pixels from the left edge of the axes; upright as the data."""
+    width = axes.get_window_extent().width
+    return blended_transform_factory(Affine2D().scale(1 / width) + axes.transAxes, axes.transData)
+
+
+def _row_name(axes: Axes, y: float, name: str) -> None:
+    axes.text(-12, y + BAR / 2, name, transform=_in_pixels(axes), weight="bold", size=12, ha="right", va="center")
+
+
+def _nothing(axes: Axes, y: float, words: str) -> None:
+    axes.text(12, y, words, color=MUTE, transform=_in_pixels(axes), va="center", gid="halo-none")
+
+
+def _per_pixel(axes: Axes) -> float:
+    """How much one pixel is, across."""
+    return float(axes.get_xlim()[1] / axes.get_window_extent().width)
+
+
+def _picture(figure: Figure, labels: dict[str, str], label: str, text: str) -> Picture:
+    """The figure as a themed SVG; its ids are made from its own content, so the same figure is the same bytes."""
+    salt = hashlib.sha256(f"{label}\n{text}".encode()).hexdigest()
+    drawn = io.StringIO()
+    with matplotlib.rc_context({**_RC, "svg.hashsalt": salt}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's own fonts draw it
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return Picture(themed(drawn.getvalue(), labels, label=label, text=text), text, figure)

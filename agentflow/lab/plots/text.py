@@ -1,0 +1,147 @@
+"""What a plot says before it is drawn: the table checked, means, and every sentence.
+
+What lives here: everything about a plot that needs no drawing. What does not: where things stand and how they look (`plots`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BadFrame
+from ..notebook.tables import counted
+
+if TYPE_CHECKING:
+    import pandas
+
+PARTS = ("detect_ms", "claim_ms", "replay_ms", "re_execute_ms")
+ENOUGH = 5  # points, before a mean is drawn
+Cell = tuple[int, int, str]
+"""Attempts, effects, and what that is against the plan: right, doubled or missing."""
+
+
+def check(
+    frame: pandas.DataFrame, *, words: Sequence[str], numbers: Sequence[str] = (), counts: Sequence[str] = ()
+) -> None:
+    """The frame has these columns, each row has something in them, and numbers can be drawn. Raises BadFrame."""
+    for column in (*words, *numbers, *counts):
+        if column not in frame.columns:
+            has = ", ".join(map(str, frame.columns)) or "none"
+            raise BadFrame(
+                f"the table has no column {column!r}; its columns are: {has}. See agentflow.lab.plots.frames."
+            )
+        for row, value in zip(frame.index, frame[column], strict=True):
+            wrong = _wrong(value, column in numbers, column in counts)
+            if wrong:
+                raise BadFrame(
+                    f"column {column!r}, row {row!r}: {value!r:.40} is {wrong}. Mend the value, or leave the row out."
+                )
+
+
+def _wrong(value: Any, number: bool, count: bool) -> str:
+    if value is None or value != value:
+        return "missing"
+    if number or count:
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            return "no number"
+        if not 0 <= found < float("inf"):
+            return "not from 0 upwards"
+        if count and found != int(found):
+            return "no whole number"
+    return ""
+
+
+class Recoveries:
+    """The recoveries of one row of the picture; times in ms."""
+
+    def __init__(self, label: object, rows: pandas.DataFrame) -> None:
+        self.label, self.count = str(label), len(rows)
+        self.detect, self.claim, self.replay, self.re_execute = ([float(one) for one in rows[part]] for part in PARTS)
+        self.means = [fmean(part) for part in (self.detect, self.claim, self.replay, self.re_execute)]
+        self.taken = [detect + claim for detect, claim in zip(self.detect, self.claim, strict=True)]
+        self.rest = [sum(parts) for parts in zip(self.claim, self.replay, self.re_execute, strict=True)]
+        self.latest = _latest(rows)
+        self.enough = self.count >= ENOUGH
+        self.widest = max(sum(self.means), max(self.taken), self.latest or 0.0)
+
+    def __str__(self) -> str:
+        parts = zip(("detect", "claim", "replay", "re-execute"), self.means, strict=True)
+        split = ", ".join(f"{name} {in_words(mean)}" for name, mean in parts)
+        many = counted(self.count, "recovery", "recoveries")
+        tick = f"; lease and one poll are {in_words(self.latest)}" if self.latest else ""
+        return f"{self.label}: mean {in_words(sum(self.means))}: {split}; {many}, the latest take-over after " + (
+            f"{in_words(max(self.taken))}{tick}"
+        )
+
+
+def _latest(rows: pandas.DataFrame) -> float | None:
+    """When the last of them should have been taken over, in ms: lease and one poll, if both are known."""
+    if not {"lease_seconds", "poll_seconds"} <= set(rows.columns):
+        return None
+    known = (rows["lease_seconds"].astype(float) + rows["poll_seconds"].astype(float)).dropna()
+    return float(known.max()) * 1000 if len(known) else None
+
+
+def latency_label(groups: Sequence[Recoveries]) -> str:
+    """The picture in one sentence."""
+    if not groups:
+        return "Whole span of a recovery: no recoveries yet"
+    total = counted(sum(group.count for group in groups), "recovery", "recoveries")
+    return f"Whole span of {total}: " + "; ".join(
+        f"{group.label} mean {in_words(sum(group.means))}, of that detect {in_words(group.means[0])}"
+        for group in groups
+    )
+
+
+def latency_text(groups: Sequence[Recoveries]) -> str:
+    """The picture, a line for each row."""
+    lines = ["Whole span of a recovery, from the kill to completion (measured)."]
+    return "\n".join(lines + ([f"{group}." for group in groups] or ["No recoveries yet."]))
+
+
+def effects_cells(frame: pandas.DataFrame) -> Counter[Cell]:
+    """How many workflows there are of each kind. Raises BadFrame."""
+    check(frame, counts=["planned", "attempts", "effects"], words=["workflow"])
+    return Counter(
+        (int(attempts), int(effects), _judged(int(planned), int(effects)))
+        for planned, attempts, effects in zip(frame["planned"], frame["attempts"], frame["effects"], strict=True)
+    )
+
+
+def _judged(planned: int, effects: int) -> str:
+    return "right" if planned == effects else "doubled" if effects > planned else "missing"
+
+
+def cell_text(cell: Cell, count: int) -> str:
+    """How many workflows are of this kind, and whether that is right."""
+    attempts, effects, judged = cell
+    why = {"right": "as planned", "doubled": "one too many", "missing": "not all that was planned, or not yet"}[judged]
+    return f"{counted(count, 'workflow')}: {counted(attempts, 'attempt')}, {counted(effects, 'effect')}, {why}."
+
+
+def effects_label(cells: Counter[Cell]) -> str:
+    """The picture in one sentence."""
+    wrong = sum(count for (_, _, judged), count in cells.items() if judged == "doubled")
+    return f"Attempts against effects of {counted(sum(cells.values()), 'workflow')}: {wrong} with an effect too many"
+
+
+def effects_text(cells: Counter[Cell]) -> str:
+    """The picture, a line for each kind of workflow."""
+    lines = [cell_text(cell, count) for cell, count in sorted(cells.items())] or ["No workflows yet."]
+    return "\n".join([f"{effects_label(cells)}.", *lines])
+
+
+def worker_text(worker: str, claimed: int, done: int) -> str:
+    """What one worker did."""
+    return f"{worker} completed {done} of {counted(claimed, 'workflow')} that it claimed."
+
+
+def in_words(ms: float, tick_of: float | None = None) -> str:
+    """The time with its unit: milliseconds below a second (for a tick, if the last tick is below two), else seconds."""
+    if tick_of is not None:
+        return f"{ms:g} ms" if tick_of < 2000 else f"{ms / 1000:g} s"
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"

@@ -1,0 +1,1 @@
+"""Workers that run freely on one queue, and the schedule that their rows show afterwards."""

@@ -1,0 +1,241 @@
+"""The picture of a race: a lane for each worker, a bar for each workflow that it held, left to right as they committed.
+
+What lives here: where things stand and how they look. What does not: what happened (`race_result`). By default a column is
+a commit, so that a picture has the same shape on a fast and on a slow machine; milliseconds on request. Hue is who. A
+filled bar is a workflow held, a hollow one a claim that waits for a neighbour's commit, an arc a claim that passes over a
+locked row, a short stroke a claim that found nothing, and a wall a write that was refused.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ..notebook.tables import counted
+from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
+from .order import Commit
+from .result import MEASURED, SAID, Held, Look, Race
+
+GUTTER, MARGIN, WIDTH = 96, 16, 960
+TOP, LANE, BAR, WAIT = 50, 52, 18, 10
+LETTER = 5.8  # px, a bit more than a letter of 11 px takes on average
+
+
+class _Axis:
+    """Where a commit, or a moment, stands: columns of commits, or milliseconds."""
+
+    def __init__(self, race: Race, milliseconds: bool) -> None:
+        self.race, self.milliseconds = race, milliseconds
+        self.times = [commit.at for commit in race.commits]
+        room = WIDTH - GUTTER - MARGIN
+        self.end = max([*self.times, *(look.got for look in race.looks)])
+        self.pitch = room / self.end if milliseconds else min(16.0, max(4.0, room / (len(self.times) + 1)))
+        self.width = GUTTER + MARGIN + (room if milliseconds else max(room, (len(self.times) + 1) * self.pitch))
+
+    def commit(self, n: int) -> float:
+        """The middle of the commit's column."""
+        return GUTTER + self.pitch * (self.times[n] if self.milliseconds else n + 0.5)
+
+    def moment(self, at: float) -> float:
+        """The moment, or the edge between the commits before and after it."""
+        return GUTTER + self.pitch * (at if self.milliseconds else bisect_left(sorted(self.times), at))
+
+    def bar(self, held: Held) -> tuple[float, float]:
+        """Left and right edge of a bar: half a column around its first and last commit."""
+        half = 0.0 if self.milliseconds else 0.5 * self.pitch - 0.5
+        left = self.commit(held.first) - half
+        return left, max(left + 2, self.commit(held.last) + half)
+
+    def marks(self) -> list[tuple[float, str]]:
+        """Five to ten places with round numbers."""
+        most = self.end if self.milliseconds else len(self.times)
+        step = next(one for one in (size * 10**p for p in range(9) for size in (1, 2, 5)) if most / one <= 10)
+        unit = " ms" if self.milliseconds else ""
+        first = 0 if self.milliseconds else step
+        return [
+            (GUTTER + self.pitch * (n if self.milliseconds else n - 0.5), f"{n}{unit}")
+            for n in range(first, int(most) + 1, step)
+        ]
+
+
+def draw_race(race: Race, milliseconds: bool = False) -> Picture:
+    """The race as a picture with its text twin."""
+    axis = _Axis(race, milliseconds)
+    height = TOP + LANE * len(race.workers) + 30
+    body = [_head(race, milliseconds), *_scale(axis, height)]
+    body += [_gutter(race, n, worker) for n, worker in enumerate(race.workers)]
+    marks = [_held(race, axis, held) for held in race.held]
+    marks += [_empty(race, axis, look) for look in race.empty]
+    marks += [_refused(race, axis, n) for n, entry in enumerate(race.commits) if entry.event == "write_refused"]
+    body += [mark for _, mark in sorted(marks, key=lambda each: each[0])]
+    body += _words(race, axis)
+    label = (
+        f"{counted(len(race.workers), 'worker')} race for {counted(race.requests, 'request')} with {SAID[race.claim]}: "
+        f"{counted(len(race.waited), 'claim')} waited, {len(race.passed_over)} passed over a locked row"
+    )
+    return Picture(frame("\n".join(body), width=axis.width, height=height, label=label, text=race.text()), race.text())
+
+
+def _head(race: Race, milliseconds: bool) -> str:
+    axis = "milliseconds" if milliseconds else "commits in their order, a column each"
+    return (
+        f'<text x="10" y="22" class="b" font-size="13">a race with {SAID[race.claim]}</text>'
+        f'<text x="10" y="38" class="m">{axis} · a bar is a workflow held · {MEASURED}</text>'
+    )
+
+
+def _scale(axis: _Axis, height: float) -> list[str]:
+    bottom = height - 26
+    lines = [f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{RULE}" fill="none"/>' for x, _ in axis.marks()]
+    return lines + [f'<text x="{x:.1f}" y="{height - 10}" class="c m">{text}</text>' for x, text in axis.marks()]
+
+
+def _top(race: Race, worker: str) -> float:
+    """The upper edge of a worker's bars."""
+    return TOP + LANE * race.workers.index(worker) + 22
+
+
+def _gutter(race: Race, n: int, worker: str) -> str:
+    y = TOP + LANE * n
+    mine = [look for look in race.claims if look.worker == worker]
+    return (
+        f'<path d="M12 {y + 16}v28" stroke="{HUES[worker]}" stroke-width="4"{_dash(worker)} fill="none"/>'
+        f'<text x="22" y="{y + 28}" class="b" font-size="12">worker {worker}</text>'
+        f'<text x="22" y="{y + 42}" class="m">{len(mine)} claimed</text>'
+        f'<path d="M10 {y + LANE - 0.5}H{GUTTER - 6}" stroke="{RULE}" fill="none"/>'
+    )
+
+
+def _dash(worker: str) -> str:
+    return f' stroke-dasharray="{DASHED[worker]}"' if worker in DASHED else ""
+
+
+def _mark(n: float, said: str, parts: str, **data: object) -> tuple[float, str]:
+    """One thing that happened: named for a screen reader and as a tooltip."""
+    more = "".join(f' data-{name}="{escaped(value)}"' for name, value in data.items() if value is not None)
+    return (
+        n,
+        f'<g class="ev" data-n="{n:g}"{more} aria-label="{escaped(said)}"><title>{escaped(said)}</title>{parts}</g>',
+    )
+
+
+def _held(race: Race, axis: _Axis, held: Held) -> tuple[float, str]:
+    look, worker = held.look, held.look.worker
+    left, right = axis.bar(held)
+    y, hue = _top(race, worker), HUES[worker]
+    waits = look in race.waited
+    said = f"{worker} claims {look.workflow} with token {look.token}"
+    if waits:
+        said += f", after waiting for {_names(look, ' and ')}"
+    elif look.met:
+        said += f", passing over what {_names(look, ' and ')} held locked"
+    parts = [
+        f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{PAPER}"/>',
+        f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{hue}" fill-opacity=".2" '
+        f'stroke="{hue}" stroke-width="1.5"{_dash(worker)}/>',
+    ]
+    parts += [
+        f'<path d="M{axis.commit(n):.1f} {y + BAR - 5}v5" stroke="{INK}" fill="none"/>'
+        for n, commit in enumerate(race.commits)
+        if (commit.worker, commit.workflow, commit.token) == (worker, look.workflow, look.token)
+    ]
+    if waits:
+        start = _wait_from(race, axis, held)
+        parts.append(
+            f'<rect class="wait" x="{start:.1f}" y="{y + (BAR - WAIT) / 2}" width="{left - start:.1f}" height="{WAIT}" '
+            f'fill="{PAPER}" stroke="{hue}" stroke-width="1.5"{_dash(worker)}/>'
+        )
+    elif look.met:
+        parts.append(
+            f'<path class="over" d="M{left - 5:.1f} {y - 1}q5 -9 10 0" stroke="{INK}" stroke-width="1.5" fill="none"/>'
+        )
+    number = str(look.workflow).rpartition("-")[2]
+    if right - left >= LETTER * len(number) + 4:
+        parts.append(f'<text x="{(left + right) / 2:.1f}" y="{y + 12}" class="c b h">{number}</text>')
+    return _mark(
+        held.first + 1,
+        f"{said}; {held.ended}.",
+        "".join(parts),
+        worker=worker,
+        workflow=look.workflow,
+        last=held.last + 1,
+    )
+
+
+def _names(look: Look, between: str = ", ") -> str:
+    """The neighbours that it met, each once."""
+    return between.join(dict.fromkeys(look.met))
+
+
+def _wait_from(race: Race, axis: _Axis, held: Held) -> float:
+    """Where the claim was asked for, and before the claims that it waited for, but after all else of this worker."""
+    look = held.look
+    mine = [n for n, commit in enumerate(race.commits[: held.first]) if commit.worker == look.worker]
+    left = axis.bar(held)[0]
+    if axis.milliseconds:
+        return min(axis.moment(look.asked), left - 2)
+    claims = {commit.worker: n for n, commit in enumerate(race.commits[: held.first]) if commit.transaction == "claim"}
+    asked = min([axis.moment(look.asked), *(axis.commit(claims[other]) for other in look.met if other in claims)])
+    after = axis.commit(mine[-1]) + axis.pitch / 2 if mine else float(GUTTER)
+    return min(max(asked, after), left - 3)
+
+
+def _empty(race: Race, axis: _Axis, look: Look) -> tuple[float, str]:
+    y = _top(race, look.worker)
+    x = _empty_at(race, axis, look)
+    said = f"{look.worker} finds nothing" + (
+        ", although a row looks runnable right afterwards." if look.work_left else "."
+    )
+    stroke = f'<path class="empty" d="M{x:.1f} {y + 4}v10" stroke="{INK}" stroke-width="2" fill="none"/>'
+    more = f'<circle cx="{x:.1f}" cy="{y}" r="2.5" fill="{PAPER}" stroke="{INK}"/>' if look.work_left else ""
+    return _mark(_after(race, look) + 0.5, said, stroke + more, worker=look.worker, work=look.work_left)
+
+
+def _after(race: Race, look: Look) -> int:
+    """How many commits stand before an empty claim, its worker's own among them."""
+    mine = [n + 1 for n, commit in enumerate(race.commits) if commit.worker == look.worker and commit.at <= look.got]
+    return max([sum(commit.at <= look.got for commit in race.commits), *mine[-1:]])
+
+
+def _empty_at(race: Race, axis: _Axis, look: Look) -> float:
+    return axis.moment(look.got) if axis.milliseconds else GUTTER + axis.pitch * (_after(race, look) + 0.25)
+
+
+def _refused(race: Race, axis: _Axis, n: int) -> tuple[float, str]:
+    """A wall, and for the first one the picture's one box."""
+    entry: Commit = race.commits[n]
+    y, x = _top(race, str(entry.worker)), axis.commit(n)
+    row = max(commit.token or 0 for commit in race.commits[:n] if commit.workflow == entry.workflow)
+    why = "its lease has ended" if row == entry.token else f"the row holds {row}"
+    said = f"{entry.worker} tries {entry.transaction} with token {entry.token}; {why}: refused."
+    wall = f'<path class="wall" d="M{x - 6:.1f} {y + BAR + 3}h12" stroke="{INK}" stroke-width="4" fill="none"/>'
+    if n == [commit.event for commit in race.commits].index("write_refused"):
+        words = "lease ended" if row == entry.token else f"{entry.token} ≠ {row}"
+        wide = LETTER * len(words) + 16
+        wall += (
+            f'<rect x="{x - wide / 2:.1f}" y="{y + BAR + 1}" width="{wide:.1f}" height="15" rx="3" fill="{INK}"/>'
+            f'<text x="{x:.1f}" y="{y + BAR + 12}" class="c inv">{words}</text>'
+        )
+    return _mark(n + 1, said, wall, worker=entry.worker, workflow=entry.workflow)
+
+
+def _words(race: Race, axis: _Axis) -> list[str]:
+    """What stands above the bars: as many words as there is room for; all are in the tooltips and in the text twin."""
+    found = []
+    for worker in race.workers:
+        said = []
+        for held in race.held:
+            look = held.look
+            if look.worker == worker and look in race.waited:
+                said.append((_wait_from(race, axis, held), f"waits for {_names(look)}"))
+            elif look.worker == worker and look.met:
+                said.append((axis.bar(held)[0] - 5, f"passes over {_names(look)}"))
+        for look in race.empty:
+            if look.worker == worker:
+                said.append((_empty_at(race, axis, look), "nothing, work left" if look.work_left else "nothing"))
+        free = float(GUTTER)
+        for x, words in sorted(said):
+            at = min(x, axis.width - 4 - LETTER * len(words))
+            if at >= free:
+                found.append(f'<text x="{at:.1f}" y="{_top(race, worker) - 11}" class="m h">{escaped(words)}</text>')
+                free = at + LETTER * len(words) + 8
+    return found

@@ -1,0 +1,193 @@
+"""The rows of one workflow as four small tables, with what the last move changed, and belief beside world in a sentence.
+
+What lives here: which columns are shown and how a value is written (no times, no random suffixes). What does not: HTML
+(`room_view`), reading the rows (`recording`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..history.entries import worker_name
+from ..notebook.tables import counted
+
+Row = Mapping[str, Any]
+TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
+LONGEST = 100  # characters of a value in a cell
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value; `was` is what stood there, if it reads differently; `full` is the whole value, if it was cut."""
+
+    text: str
+    changed: bool = False
+    was: str | None = None
+    full: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table: its columns, and a cell for each."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+
+def value(told: Any) -> str:
+    """A value as a cell shows it: NULL, or JSON."""
+    if told is None:
+        return "NULL"
+    return json.dumps(told, ensure_ascii=False, default=str)
+
+
+def _plain(told: Any) -> str:
+    return "NULL" if told is None else str(told)
+
+
+def _worker(told: Any) -> str:
+    return worker_name(told) if told else "NULL"
+
+
+def _set(told: Any) -> str:
+    return "NULL" if told is None else "set"
+
+
+def _result(row: Row) -> str:
+    """What was recorded: the value, or the failure without its traceback."""
+    error = row.get("error")
+    if error is not None:
+        return f"failed: {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else value(error)
+    return value(row.get("value", row.get("tool_result")))
+
+
+Show = Callable[[Row], str]
+
+
+def _of(column: str, write: Callable[[Any], str] = _plain) -> tuple[str, Show]:
+    return column, lambda row: write(row.get(column))
+
+
+_WORKFLOWS: tuple[tuple[str, Show], ...] = (
+    _of("state"),
+    _of("lease_owner", _worker),
+    (
+        "lease_expires_at",
+        lambda row: "NULL" if row["lease_expires_at"] is None else "passed" if row["expired"] else "in 1 day",
+    ),
+    _of("fence_token"),
+    _of("recovery_started_at", _set),
+)
+_SOMETIMES = (_of("waiting_for"), _of("attempts"), _of("crashes"))
+_STEPS = (_of("step_id"), ("value", _result), _of("fence_token"), _of("worker", _worker))
+_INTENTS = (_of("idempotency_key"), _of("status"), ("result", _result))
+_LEDGER = (_of("idempotency_key"), _of("result", value), _of("attempts"))
+_RAW = {"value": ("value", "error"), "result": ("tool_result", "error", "result")}
+
+
+def grids(row: Row | None, before: Row | None) -> dict[str, Grid]:
+    """The tables by name; what differs from `before` is marked, and a row that was not there is marked in every cell."""
+    now, then = row or {}, before or {}
+    some = [one for one in _SOMETIMES if now.get(one[0]) or then.get(one[0])]
+    return {
+        "workflows": _grid("workflows", (*_WORKFLOWS, *some), [row] if row else [], [before] if before else [], "id"),
+        "steps": _grid("steps", _STEPS, now.get("steps", ()), then.get("steps", ()), "step_id"),
+        "action_intents": _grid("action_intents", _INTENTS, now.get("intents", ()), then.get("intents", ()), "key"),
+        "tool_ledger": _grid("tool_ledger", _LEDGER, now.get("effects", ()), then.get("effects", ()), "effect_id"),
+    }
+
+
+def _grid(name: str, columns: Sequence[tuple[str, Show]], rows: Sequence[Row], before: Sequence[Row], key: str) -> Grid:
+    old = {row[key]: row for row in before}
+    cells = [[_cell(column, show, row, old.get(row[key])) for column, show in columns] for row in rows]
+    return Grid(name, tuple(column for column, _ in columns), cells)
+
+
+def _cell(column: str, show: Show, row: Row, old: Row | None) -> Cell:
+    text = show(row)
+    if old is None:
+        return Cell(_cut(text), True, None, _full(text))
+    was = show(old)
+    raw = _RAW.get(column, (column,))
+    changed = was != text or any(row.get(one) != old.get(one) for one in raw)
+    return Cell(_cut(text), changed, _cut(was) if was != text else None, _full(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _full(text: str) -> str:
+    return text[:2_000] if len(text) > LONGEST else ""
+
+
+# -- belief beside world -------------------------------------------------------------------------------------------------
+
+
+def sign(row: Row | None) -> str:
+    """Equal, or not equal: an effect that the engine does not know, one that does not exist, or one too many."""
+    return "≠" if row and (_unknown(row) or _missing(row) or _doubled(row)) else "="
+
+
+def _effects(row: Row, intent: Row) -> list[Row]:
+    """The effects of one planned action: by its key, or by its action if the call had no such key."""
+    same = [one for one in row["effects"] if one["idempotency_key"] == intent["idempotency_key"]]
+    keys = {one["idempotency_key"] for one in row["intents"]}
+    return same + [
+        one for one in row["effects"] if one["action"] == intent["action"] and one["idempotency_key"] not in keys
+    ]
+
+
+def _unknown(row: Row) -> bool:
+    known = any(one["status"] == "PENDING" and _effects(row, one) for one in row["intents"])
+    return known or bool(row["effects"] and not row["intents"])
+
+
+def _missing(row: Row) -> bool:
+    return any(one["status"] == "ACKNOWLEDGED" and not _effects(row, one) for one in row["intents"])
+
+
+def _doubled(row: Row) -> bool:
+    return any(len(_effects(row, one)) > 1 for one in row["intents"])
+
+
+def belief(row: Row | None) -> str:
+    """What the engine believes, in a sentence or two."""
+    if row is None:
+        return "There is no workflow yet."
+    if row["status"] == "failed":
+        error = row["error"] or {}
+        return f"Failed: {error.get('type')}: {error.get('message')}"
+    said = {
+        "completed": "Completed. Nothing is left to do.",
+        "cancelled": "Cancelled. Nothing is left to do.",
+        "waiting": f"Waits for the event {row['waiting_for']}. Nobody holds it.",
+    }
+    if row["status"] in said:
+        return said[row["status"]]
+    intents = row["intents"]
+    if not intents:
+        return "No action planned yet."
+    pending = [one["key"] for one in intents if one["status"] == "PENDING"]
+    if pending:
+        return "Action planned. Outcome unknown."
+    return "Action refused by the tool." if intents[-1]["status"] == "REFUSED" else "Action acknowledged."
+
+
+def world(row: Row | None) -> str:
+    """What the world did, in a sentence or two."""
+    if row is None or not row["effects"]:
+        return "Nothing."
+    said = []
+    for intent in row["intents"] or [{"key": one["action"], **one} for one in row["effects"][:1]]:
+        found = _effects(row, intent)
+        if len(found) > 1:
+            said.append(f"{intent['key']}: {len(found)} effects for one planned action.")
+        elif found:
+            asked = counted(found[0]["attempts"], "time")
+            said.append(f"{intent['key']}: one effect, asked for {'once' if asked == '1 time' else asked}.")
+    return " ".join(said) or counted(len(row["effects"]), "effect") + "."

@@ -1,0 +1,76 @@
+"""A statement as PostgreSQL was asked it: the real text with its bound values filled in, the deciding clause in bold.
+
+What does not live here: which statement it was (`recording`). Identities of workers lose what makes them new for each
+start, and times lose their jitter, so the same moves show the same text on every machine.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from ...schema import WORLD_SUFFIX
+from ...statements import quoted
+from ..history.entries import worker_name
+
+DAY = 86_400.0
+LONGEST = 120  # characters of one value
+_GUARD = r"(?<=AND )fence_token = \d+"
+_SETTLES = {
+    "create": r"ON CONFLICT \(id\) DO UPDATE SET id = EXCLUDED\.id",
+    "claim": r"FOR NO KEY UPDATE SKIP LOCKED|fence_token = fence_token \+ 1",
+    "tool": r"ON CONFLICT \(idempotency_key\) WHERE remembered DO UPDATE SET attempts = l\.attempts \+ 1",
+    "deliver": r"AND NOT events \? '[^']*'",
+    "expire": r"lease_expires_at = CASE WHEN lease_owner IS NOT NULL THEN clock_timestamp\(\) - interval '1 second' END",
+}
+"""The clause that settles the race, by transaction; for every other one it is the fence in its guard."""
+
+
+def filled(text: str, schema: str, params: Mapping[str, Any]) -> str:
+    """The text with every bind as a literal, tables without their schema."""
+    for name in (schema, schema + WORLD_SUFFIX):
+        text = text.replace(f"{quoted(name)}.", "")
+    return re.sub(r"%\((\w+)\)s", lambda found: literal(found[1], params.get(found[1])), text).replace("%%", "%")
+
+
+def literal(bind: str, value: Any) -> str:
+    """A bound value as SQL writes it; long ones are cut and end in an ellipsis."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return "'1 day'" if seconds >= DAY else f"'{seconds:g} s'"
+    if isinstance(value, list | tuple):
+        return f"ARRAY[{', '.join(literal(bind, one) for one in value)}]"
+    told = worker_name(value) if bind == "p_worker" else _steady(bind, str(value))
+    if len(told) > LONGEST:
+        told = told[: LONGEST - 1] + "…"
+    return "'" + told.replace("'", "''") + "'"
+
+
+def _steady(bind: str, told: str) -> str:
+    """JSON without what differs from run to run: how long a replay took, where a file lies."""
+    if bind not in ("p_detail", "p_error"):
+        return told
+    value = json.loads(told)
+    for key in ("replay_ms", "traceback"):
+        if isinstance(value, dict) and key in value:
+            value[key] = "…"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def marked(name: str, text: str) -> str:
+    """The text as HTML, everything escaped, the clause that settles the race in bold."""
+    done, at = [], 0
+    for found in re.finditer(_SETTLES.get(name, _GUARD), text):
+        done += [html.escape(text[at : found.start()]), f"<b>{html.escape(found.group())}</b>"]
+        at = found.end()
+        if name not in _SETTLES:
+            break
+    return "".join([*done, html.escape(text[at:])])

@@ -1,0 +1,293 @@
+"""The run capsule: one history with the line that made it, in one small JSON that says whether it is still the same.
+
+What lives here: capturing, the hash, saving and loading, and where two capsules part. What does not: the form of the
+entries (`canonical`), playing (`stepper`), pictures (`timeline`). A loaded capsule needs no database to be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from ...engine import Engine
+from ...errors import BadCapsule, BadSchedule
+from ..history.canonical import Entry, agreed, canonical
+from ..history.sentences import sentences
+from ..notebook.tables import STYLE, counted
+from ..pictures.timeline import Timeline, timeline
+from .grammar import Setting, parse
+from .lane_set import Kind
+from .stepper import Stepper
+
+VERSION = 1
+MAX_BYTES = 16 * 2**20
+_TEXT, _MAYBE, _NUMBER = str, (str, type(None)), (int, float)
+_ENTRY: Mapping[str, Any] = {
+    "workflow_id": _TEXT, "n": int, "at": _NUMBER, "event": _TEXT, "transaction": _MAYBE, "subject": _MAYBE,
+    "worker": _MAYBE, "fence_token": (int, type(None)), "detail": (dict, type(None)),
+}  # fmt: skip
+_CAPSULE: Mapping[str, Any] = {
+    "agentflow_capsule": int, "schedule": _TEXT, "setting": dict, "engine": _TEXT, "requests": list, "history": list,
+    "outcome": dict, "hash": _TEXT,
+}  # fmt: skip
+_OUTCOME: Mapping[str, Any] = {
+    "workflows": list, "workflows_total": int, "workflows_completed": int, "tool_execution_attempts": int,
+    "business_effects": int, "duplicate_business_effects": int, "problems": list, "sentence": _TEXT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Capsule:
+    """One run: the line, the engine's class, what was asked, the canonical history, and what it came to.
+
+    `history` has the entries of all workflows, one workflow after the other; `outcome` has a row for each workflow, the
+    reliability figures, the problems as sentences (none: all is well), and a sentence for the whole.
+    """
+
+    schedule: str
+    engine: str
+    requests: list[dict[str, Any]]
+    history: list[Entry]
+    outcome: dict[str, Any]
+
+    @property
+    def setting(self) -> Setting:
+        """What the schedule played on."""
+        return parse(self.schedule).setting
+
+    @property
+    def hash(self) -> str:
+        """The same for every run that agrees in all but what a clock measured."""
+        must_agree = {**vars(self), "history": [agreed(entry) for entry in self.history], "version": VERSION}
+        text = json.dumps(must_agree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def workflows(self) -> list[str]:
+        """The ids of the workflows that were played."""
+        return [request["workflow_id"] for request in self.requests]
+
+    def entries(self, workflow_id: str = "request-1") -> list[Entry]:
+        """The history of one workflow."""
+        return [entry for entry in self.history if entry["workflow_id"] == workflow_id]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as it stands in the file."""
+        setting = {**vars(self.setting), "without": list(self.setting.without)}
+        first = {"agentflow_capsule": VERSION, "schedule": self.schedule, "setting": setting}
+        return {**first, **vars(self), "hash": self.hash}
+
+    def save(self, path: str | Path) -> Path:
+        """The capsule is in the file, as indented JSON; the path. Raises OSError."""
+        path = Path(path)
+        path.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Capsule:
+        """The capsule in the file. Raises BadCapsule, which says what to do, if it is none or was changed."""
+        return _read(str(path), _json_of(Path(path)))
+
+    def play_again(self, engine: Engine, lanes: Kind = "thread") -> Capsule:
+        """What the same line came to on this engine's laboratory, which was emptied first.
+
+        Raises BadSchedule, LaneError, DatabaseAway, NotALaboratory.
+        """
+        with Stepper(engine, lanes=lanes) as stepper:
+            stepper.play(self.schedule)
+            return capture(stepper)
+
+    def lines(self) -> list[str]:
+        """The history, a numbered sentence for each entry, under the name of its workflow if there are several."""
+        told = []
+        for workflow_id in self.workflows:
+            told += [f"{workflow_id}"] if len(self.workflows) > 1 else []
+            told += [f"{n:>3}. {said}" for n, said in enumerate(sentences(self.entries(workflow_id)), 1)]
+        return told
+
+    def picture(self, workflow_id: str = "request-1") -> Timeline:
+        """The timeline of one workflow."""
+        return timeline(self.entries(workflow_id), schedule=self.schedule)
+
+    def draw(self, path: str | Path) -> list[Path]:
+        """The timeline is in the file, as SVG; of several workflows each has a file, `gap.svg`, `gap-request-2.svg`.
+
+        Raises OSError.
+        """
+        first = Path(path)
+        names = [first, *(first.with_stem(f"{first.stem}-{workflow_id}") for workflow_id in self.workflows[1:])]
+        return [self.picture(one).save(name) for one, name in zip(self.workflows or ["request-1"], names, strict=True)]
+
+    def __repr__(self) -> str:
+        return "\n".join([self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"])
+
+    def said(self) -> list[str]:
+        """What it came to: the sentence, and one for each problem."""
+        return [self.outcome["sentence"], *self.outcome["problems"]]
+
+    def _repr_html_(self) -> str:
+        pictures = "".join(self.picture(workflow_id).html for workflow_id in self.workflows)
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.said(), f"hash {self.hash[:12]}"))
+        return f'{STYLE}{pictures}<div class="af-look">{said}</div>'
+
+
+# -- from a laboratory -------------------------------------------------------------------------------------------------
+
+
+def capture(stepper: Stepper) -> Capsule:
+    """What was played on this stepper so far, read from the rows. Raises DatabaseAway."""
+    engine = stepper.engine
+    found = [row for name in stepper.workflows if (row := engine.get_workflow(name)) is not None]
+    requests = [{"workflow_id": row["id"], "input": row["input"]} for row in found]
+    history = canonical(entry for row in found for entry in engine.history(row["id"]))
+    return Capsule(stepper.line, type(engine).__name__, requests, history, _outcome(engine, found))
+
+
+# -- what it came to ---------------------------------------------------------------------------------------------------
+
+
+def _outcome(engine: Engine, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row for each workflow, the figures under their names, problems and the sentence."""
+    figures = engine.reliability_metrics()
+    rows = [
+        {**{name: row[name] for name in ("id", "status", "state", "result")}, "error": _error(row)} for row in found
+    ]
+    kept = {name: figures[name] for name in _OUTCOME if name in figures}
+    return {
+        "workflows": rows, **kept, "problems": _problems(engine, found, figures), "sentence": _sentence(rows, figures),
+    }  # fmt: skip
+
+
+def _error(row: Mapping[str, Any]) -> str | None:
+    error = row["error"]
+    return f"{error['type']}: {error['message']}" if error else None
+
+
+def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str, Any]) -> list[str]:
+    """What is not well: an effect that is doubled, or lost, and a workflow that failed. Unfinished is not: the line ended."""
+    said = []
+    if doubled := figures["duplicate_business_effects"]:
+        said.append(f"{counted(doubled, 'business effect')} too many: a planned action left more than one.")
+    for row in found:
+        if row["status"] == "failed":
+            said.append(f"{row['id']} has failed: {_error(row)}")
+        if row["status"] == "completed":
+            said += [f"{row['id']} is completed, and {one} left no effect." for one in _lost(engine, row)]
+    return said
+
+
+def _lost(engine: Engine, row: Mapping[str, Any]) -> list[str]:
+    """The keys of a completed workflow's actions that are recorded as done, and of which the world knows nothing."""
+    actions = {intent["key"]: intent["action"] for intent in row["actions"]}
+    done = [step["step_id"] for step in row["steps"] if step["kind"] == "side_effect" and step["error"] is None]
+    happened = {
+        entry["subject"] for entry in engine.history(row["id"]) if entry["event"] == "tool_attempt_committed"
+    }  # fmt: skip
+    return [key for key in done if actions.get(key, key) not in happened]
+
+
+def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
+    if not rows:
+        return "Nothing was played."
+    attempts, effects = figures["tool_execution_attempts"], figures["business_effects"]
+    world = f"{counted(attempts, 'attempt')} left {counted(effects, 'business effect')}"
+    left = [f"{row['id']} ({row['state']})" for row in rows if row["status"] in ("ready", "waiting")]
+    unfinished = f"; left unfinished: {', '.join(left)}" if left else ""
+    done = f"{figures['workflows_completed']} of {counted(len(rows), 'workflow')}"
+    return f"{done} completed; {world}{unfinished}."
+
+
+# -- from a file -------------------------------------------------------------------------------------------------------
+
+
+def _json_of(path: Path) -> Any:
+    again = "Give a file that Capsule.save() or `agentflow play --capsule` wrote."
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is no capsule. {again}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadCapsule(f"{path} cannot be read ({error.strerror}). {again}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadCapsule):
+            raise
+        raise BadCapsule(f"{path} is no JSON, so it is no capsule. {again}") from error
+
+
+def _read(path: str, data: Any) -> Capsule:
+    version = data.get("agentflow_capsule") if isinstance(data, dict) else None
+    if isinstance(version, int) and version != VERSION:
+        raise BadCapsule(
+            f"{path} is a capsule of version {version}, and this AgentFlow reads version {VERSION}. Play its schedule "
+            "again with this one, or read it with the AgentFlow that wrote it."
+        )
+    if why := _misshapen(data):
+        raise BadCapsule(f"{path} is no capsule: {why}. Ask for the file again, or play its schedule.")
+    capsule = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome")))
+    try:
+        whole = capsule.to_dict() == data
+    except (BadSchedule, ValueError) as error:
+        raise BadCapsule(f"{path} is no capsule: {error} Ask for the file again.") from error
+    if not whole:
+        raise BadCapsule(
+            f"{path} was changed after it was written: its hash says {data['hash']:.12}, its content {capsule.hash:.12}. "
+            f"Ask for the file again, or play its schedule: agentflow play '{capsule.schedule:.200}'"
+        )
+    return capsule
+
+
+def _misshapen(data: Any) -> str:
+    """What is wrong with the shape of a capsule's data; empty if nothing is."""
+    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("it", data, _CAPSULE)]
+    if not (why := _unlike(*parts[0])):
+        parts.append(("outcome", data["outcome"], _OUTCOME))
+        parts += [
+            (f"request {n}", one, {"workflow_id": _TEXT, "input": object}) for n, one in enumerate(data["requests"], 1)
+        ]
+        parts += [(f"entry {n}", one, _ENTRY) for n, one in enumerate(data["history"], 1)]
+    return why or next((why for part in parts[1:] if (why := _unlike(*part))), "")
+
+
+def _unlike(what: str, value: Any, shape: Mapping[str, Any]) -> str:
+    if not isinstance(value, dict) or set(value) != set(shape):
+        return f"{what} has not the members {', '.join(shape)}"
+    wrong = [name for name, kind in shape.items() if not isinstance(value[name], kind)]
+    return f"{what} has a {wrong[0]} of the wrong kind" if wrong else ""
+
+
+# -- two capsules ------------------------------------------------------------------------------------------------------
+
+
+def first_divergence(one: Capsule, other: Capsule) -> str | None:
+    """Where two runs part: workflow, number of the entry, and what stands in each. None if they agree."""
+    for workflow_id in dict.fromkeys([*one.workflows, *other.workflows]):
+        left, right = one.entries(workflow_id), other.entries(workflow_id)
+        said = zip_longest(sentences(left), sentences(right))
+        for number, (here, there, words) in enumerate(zip_longest(left, right, said), 1):
+            if agreed(here) != agreed(there):
+                return f"{workflow_id}, entry {number}: {_apart(here, there, *words)}"
+    for part in ("requests", "outcome", "schedule", "engine"):
+        here, there = getattr(one, part), getattr(other, part)
+        if here != there:
+            return f"the histories agree; {part}: {_short(here)} against {_short(there)}"
+    return None
+
+
+def _apart(here: Entry | None, there: Entry | None, said: str | None, other: str | None) -> str:
+    """What stands in each, in words; where the words are the same, the members that differ."""
+    if said != other:
+        return " against ".join(f'"{one}"' if one else "nothing, the history has ended" for one in (said, other))
+    left, right = agreed(here) or {}, agreed(there) or {}
+    apart = [f"{name} {_short(left[name])} against {_short(right[name])}" for name in left if left[name] != right[name]]
+    return f'"{said}", but {", ".join(apart)}'
+
+
+def _short(value: Any) -> str:
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return said if len(said) <= 200 else said[:199] + "…"

@@ -1,0 +1,322 @@
+"""The schedule: one line of text that makes one history.
+
+What lives here: the grammar, once (`TOKENS`), how a line is read, what may follow what, and how it is printed in its
+shortest form. What does not: who carries it out (`stepper`), which workflows and presets there are (`playbook`). Nothing
+here talks to a database. Read `body` next.
+
+A line is a setting, as `name=value` tokens, and then moves, all separated by spaces:
+
+    without=fence_token requests=2 A*2 A|| expire B* A> A
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+from ...errors import BadSchedule
+
+LANES = ("A", "B", "C", "D")
+MAX_TIMES = 1_000
+MAX_LENGTH = 10_000
+MAX_REQUESTS = 9
+
+Verb = Literal[
+    "go", "halt", "kill", "start", "pause", "resume", "renew", "lose", "expire", "due", "deliver", "forget", "restart"
+]  # fmt: skip
+LANE_VERBS: tuple[Verb, ...] = ("go", "halt", "kill", "start", "pause", "resume", "renew", "lose")
+
+_NAME = r"\w[\w.-]*"
+_AT = r"(?:@(?P<request>[1-9]))?"
+_LANE = r"(?P<lane>[A-D])"
+_TIMES = r"(?P<times>[0-9]+)"
+_EVENT = r"(?P<event>[^\s=@]+)(?:=(?P<payload>\S+?))?"
+TOKENS: dict[str, tuple[Verb, str]] = {
+    rf"{_LANE}": ("go", "A commits its next transaction and stands before the one after"),
+    rf"{_LANE}\*{_TIMES}": ("go", "so many transactions"),
+    rf"{_LANE}\*": ("go", "to the end of what it works on"),
+    rf"{_LANE}\.": ("halt", "A commits its next transaction and stands directly after it"),
+    rf"{_LANE}!": ("kill", "A is killed where it stands"),
+    rf"{_LANE}\+": ("start", "a new process in A's lane"),
+    rf"{_LANE}\|\|": ("pause", "A is paused"),
+    rf"{_LANE}>": ("resume", "A goes on after a pause, and still stands where it stood"),
+    rf"{_LANE}~": ("renew", "A renews its lease"),
+    rf"{_LANE}/": ("lose", "A calls the tool and the reply is lost"),
+    rf"expire{_AT}": ("expire", "the lease ends; expire@2: that of request-2"),
+    rf"due{_AT}": ("due", "the back-off ends"),
+    rf"event:{_EVENT}{_AT}": ("deliver", "an event arrives, event:NAME=JSON"),
+    r"forget": ("forget", "the tool forgets its keys"),
+    r"restart": ("restart", "PostgreSQL crashes and is started again"),
+}
+"""The grammar: how a token looks (A stands for any lane), and what it does."""
+
+
+def _examples() -> list[str]:
+    """A token of each kind, as one would write it."""
+    examples = []
+    for pattern in TOKENS:
+        for part, written in ((_LANE, "A"), (_TIMES, "5"), (_EVENT, "NAME")):
+            pattern = pattern.replace(part, written)
+        bare = re.sub(r"\\(.)", r"\1", pattern.replace(_AT, ""))
+        examples += [bare, f"{bare}@2"] if _AT in pattern and "NAME" not in pattern else [bare]
+    return examples
+
+
+EXAMPLES = _examples()
+"""What is offered to somebody who wrote no move."""
+
+_COMPILED = [(re.compile(pattern), verb) for pattern, (verb, _) in TOKENS.items()]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a schedule plays on; each field is a `name=value` token unless it has its default.
+
+    `workflow` is a function's name, `without` the guards that the engine lacks, `requests` how many workflows wait,
+    `model` "varying" answers each worker differently, `names` "shared" gives all workers one identity, `retry` is
+    Policy.unknown_outcome.
+    """
+
+    workflow: str = "support_agent"
+    without: tuple[str, ...] = ()
+    requests: int = 1
+    model: Literal["steady", "varying"] = "steady"
+    names: Literal["unique", "shared"] = "unique"
+    retry: Literal["call_again", "look_up"] = "call_again"
+
+    def __str__(self) -> str:
+        tokens = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                tokens.append(f"{one.name}={','.join(value) if isinstance(value, tuple) else value}")
+        return " ".join(tokens)
+
+
+_CHOICES = {"model": ("steady", "varying"), "names": ("unique", "shared"), "retry": ("call_again", "look_up")}
+
+
+@dataclass(frozen=True)
+class Move:
+    """One thing that a schedule makes happen. `times` None is "to the end"; `request` None is the only one concerned."""
+
+    verb: Verb
+    lane: str = ""
+    times: int | None = 1
+    request: int | None = None
+    event: str = ""
+    payload: Any = field(default=True, compare=False)
+    payload_text: str = "true"
+
+    def __str__(self) -> str:
+        return _PRINTED[self.verb](self)
+
+
+def _at(move: Move) -> str:
+    return f"@{move.request}" if move.request else ""
+
+
+def _event(move: Move) -> str:
+    payload = "" if move.payload_text == "true" else f"={move.payload_text}"
+    return f"event:{quote(move.event, safe='.:-_~/()')}{payload}{_at(move)}"
+
+
+def _go(move: Move) -> str:
+    return f"{move.lane}*" if move.times is None else move.lane + (f"*{move.times}" if move.times > 1 else "")
+
+
+_PRINTED: dict[Verb, Callable[[Move], str]] = {
+    "go": _go,
+    "halt": lambda move: f"{move.lane}.",
+    "kill": lambda move: f"{move.lane}!",
+    "start": lambda move: f"{move.lane}+",
+    "pause": lambda move: f"{move.lane}||",
+    "resume": lambda move: f"{move.lane}>",
+    "renew": lambda move: f"{move.lane}~",
+    "lose": lambda move: f"{move.lane}/",
+    "expire": lambda move: f"expire{_at(move)}",
+    "due": lambda move: f"due{_at(move)}",
+    "deliver": _event,
+    "forget": lambda move: "forget",
+    "restart": lambda move: "restart",
+}
+
+
+def deliver(event: str, payload: Any = True, request: int | None = None) -> Move:
+    """The move that delivers an event. Raises TypeError or ValueError for a payload that is no JSON."""
+    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for blank in sorted(set(re.findall(r"[\s@]", text))):
+        text = text.replace(blank, f"\\u{ord(blank):04x}")
+    (event + text).encode()  # a lone surrogate cannot be written down
+    return Move("deliver", request=request, event=event, payload=payload, payload_text=text)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A setting and the moves on it; `str()` is the line in its shortest form."""
+
+    setting: Setting = Setting()
+    moves: tuple[Move, ...] = ()
+
+    def __str__(self) -> str:
+        tokens = [str(self.setting), *(str(move) for move in _joined(self.moves))]
+        return " ".join(token for token in tokens if token)
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that take part, A and B always."""
+        last = max((LANES.index(move.lane) for move in self.moves if move.lane), default=0)
+        return LANES[: max(2, last + 1)]
+
+    def then(self, *moves: Move) -> Schedule:
+        """The same, and these moves."""
+        return replace(self, moves=self.moves + moves)
+
+
+def _joined(moves: Sequence[Move]) -> list[Move]:
+    """Neighbouring counted transactions of one lane as one token."""
+    short: list[Move] = []
+    for move in moves:
+        last = short[-1] if short else None
+        if last and move.verb == last.verb == "go" and move.lane == last.lane and None not in (move.times, last.times):
+            total = (last.times or 0) + (move.times or 0)
+            if total <= MAX_TIMES:
+                short[-1] = replace(last, times=total)
+                continue
+        short.append(move)
+    return short
+
+
+def parse(line: str, roll: Roll | None = None) -> Schedule:
+    """The schedule that the line means. Raises BadSchedule, which points at the token that is wrong.
+
+    `roll` says which lanes are dead or paused already; without it all are alive.
+    """
+    if len(line) > MAX_LENGTH:
+        raise BadSchedule(f"this line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
+    setting, lanes = Setting(), roll or Roll()
+    moves: list[Move] = []
+    said: set[str] = set()
+    for found in re.finditer(r"\S+", line):
+        token, at = found.group(), found.start()
+        if re.match(r"[a-z]+=", token):
+            if moves:
+                raise _wrong(line, at, token, "stands behind a move; name=value tokens come first")
+            name = token.partition("=")[0]
+            if name in said:
+                raise _wrong(line, at, token, f"says {name} a second time")
+            said.add(name)
+            setting = _set(setting, line, at, token)
+            continue
+        move = _move(line, at, token)
+        if why := lanes.refuses(move):
+            raise _wrong(line, at, token, why)
+        if move.request and move.request > setting.requests:
+            raise _wrong(line, at, token, f"means request-{move.request}, and requests={setting.requests}")
+        lanes.note(move)
+        moves.append(move)
+    return Schedule(setting, tuple(_joined(moves)))
+
+
+def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
+    return BadSchedule(f'{line.strip() if len(line) < 200 else "this line"} : "{token:.60}" at {at + 1} {why}.')
+
+
+def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
+    name, _, value = token.partition("=")
+    if name == "workflow":
+        if not re.fullmatch(_NAME, value):
+            raise _wrong(line, at, token, "is no name")
+        return _with(setting, name, value)
+    if name == "without":
+        names = tuple(sorted(set(value.split(","))))
+        if not all(re.fullmatch(_NAME, one) for one in names):
+            raise _wrong(line, at, token, "is no list of names")
+        return _with(setting, name, names)
+    if name == "requests":
+        if not re.fullmatch(rf"[1-{MAX_REQUESTS}]", value):
+            raise _wrong(line, at, token, f"is no number from 1 to {MAX_REQUESTS}")
+        return _with(setting, name, int(value))
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise _wrong(line, at, token, f"is not one of {', '.join(_CHOICES[name])}")
+        return _with(setting, name, value)
+    raise _wrong(line, at, token, f"is none of {', '.join(one.name for one in fields(Setting))}")
+
+
+def _with(setting: Setting, name: str, value: Any) -> Setting:
+    return Setting(**{**vars(setting), name: value})
+
+
+def _move(line: str, at: int, token: str) -> Move:
+    for pattern, verb in _COMPILED:
+        if found := pattern.fullmatch(token):
+            return _filled(line, at, token, verb, found)
+    if _is_move(re.split("[;,]", token)[0]):
+        raise _wrong(line, at, token, "is no move; moves are separated by spaces")
+    if token != token.upper() and _is_move(token.upper()):
+        raise _wrong(line, at, token, "is no move; lanes are written in capitals")
+    if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
+        raise _wrong(line, at + 1, token[1:], "is no move")
+    raise _wrong(line, at, token, f"is no move; try {', '.join(EXAMPLES)}")
+
+
+def _is_move(token: str) -> bool:
+    return any(pattern.fullmatch(token) for pattern, _ in _COMPILED)
+
+
+def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) -> Move:
+    got = found.groupdict()
+    request = int(got["request"]) if got.get("request") else None
+    if verb == "deliver":
+        try:
+            return deliver(unquote(got["event"]), json.loads(got["payload"] or "true"), request)
+        except (ValueError, RecursionError):
+            raise _wrong(
+                line, at, token, 'has a payload that is no JSON (without spaces, such as {"by":"ada"})'
+            ) from None
+    times = None if token.endswith("*") else int(got.get("times") or 1)
+    if times is not None and not 1 <= times <= MAX_TIMES:
+        raise _wrong(line, at, token, f"is not from 1 to {MAX_TIMES:,} times")
+    return Move(verb, got.get("lane") or "", times, request)
+
+
+class Roll:
+    """Which lanes are dead or paused, as far as the moves tell; what may follow is decided here alone."""
+
+    def __init__(self, moves: Sequence[Move] = ()) -> None:
+        self.dead: set[str] = set()
+        self.paused: set[str] = set()
+        for move in moves:
+            self.note(move)
+
+    def refuses(self, move: Move) -> str:
+        """Why this move cannot come now, to be read behind the token; empty if it can."""
+        lane, verb = move.lane, move.verb
+        if not lane:
+            return ""
+        if verb == "start":
+            return "" if lane in self.dead else f"starts a process in lane {lane}, whose worker is alive; kill it first"
+        if lane in self.dead:
+            return f"moves {lane}, which is dead; {lane}+ starts a new process in its lane"
+        if verb == "resume":
+            return "" if lane in self.paused else f"resumes {lane}, which is not paused"
+        if lane in self.paused and verb != "kill":
+            return f"moves {lane}, which is paused; {lane}> lets it go on"
+        return ""
+
+    def note(self, move: Move) -> None:
+        """The move was made."""
+        if move.verb == "kill":
+            self.dead.add(move.lane)
+            self.paused.discard(move.lane)
+        elif move.verb == "start":
+            self.dead.discard(move.lane)
+        elif move.verb == "pause":
+            self.paused.add(move.lane)
+        elif move.verb == "resume":
+            self.paused.discard(move.lane)

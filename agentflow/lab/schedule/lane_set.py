@@ -1,0 +1,158 @@
+"""The workers of one laboratory by lane: who they are, on which engine, and how all of them end.
+
+What does not live here: what a move means (`stepper`), one lane (`lanes`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...engine import Engine
+from ...errors import DatabaseAway, LaneError
+from ...model import Boundary
+from ..broken.catalogue import engine_class
+from ..laboratory.laboratory import LEASE_SECONDS
+from .grammar import LANES, Setting
+from .lane_worker import engine_of_a_lane
+from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
+from .presets import workflows_for
+
+Kind = Literal["thread", "process"]
+SHARED_NAME = "W"
+_WAITING = """\
+SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
+
+
+class Crew:
+    """Lanes by name, each with a worker of the setting's engine; a lane's first worker starts when it is asked for."""
+
+    def __init__(self, engine: Engine, setting: Setting, kind: Kind, patience: float) -> None:
+        self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
+        self.database_patience = min(
+            3.0, patience / 2
+        )  # a worker gives up on the database before it is given up itself
+        self.policy = replace(
+            engine.policy, unknown_outcome=setting.retry, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS
+        )  # only the move `due` ends a back-off
+        self._lanes: dict[str, Lane] = {}
+        self._starts: dict[str, int] = {}
+        self._salt = uuid.uuid4().hex[:8]  # identities are new for each start of a worker, also after a reset
+
+    def lane(self, name: str) -> Lane:
+        """The lane of this name; its first worker stands before its claim. Raises LaneError."""
+        known_lane(name)
+        if name not in self._lanes:
+            lane: Lane = (
+                ThreadLane(name, self.patience, self._reason, self._thread_engine)
+                if self.kind == "thread"
+                else ProcessLane(name, self.patience, self._reason, self._call)
+            )
+            self._start(lane)
+            self._lanes[name] = lane
+        return self._lanes[name]
+
+    def known(self, name: str) -> Lane | None:
+        """The lane if it ever had a worker."""
+        return self._lanes.get(name)
+
+    def restart(self, name: str) -> Lane:
+        """A new worker stands in the lane. Raises LaneError."""
+        self._start(self.lane(name))
+        return self._lanes[name]
+
+    def standing(self, name: str) -> Boundary | None:
+        """Where the lane's worker stands; None while it runs, is dead, or has not moved yet."""
+        lane = self._lanes.get(name)
+        return lane.standing if lane and not lane.busy else None
+
+    def gone(self, name: str) -> set[str]:
+        """The identities of the lane's lost or paused workers."""
+        started = {self._identity(name, number) for number in range(1, self._starts.get(name, 0) + 1)}
+        lane = self._lanes.get(name)
+        return started - {lane.identity} if lane and lane.alive and not lane.paused else started
+
+    def lost(self) -> list[Lane]:
+        """The lanes whose worker has ended without being told to."""
+        return [lane for lane in self._lanes.values() if not lane.alive]
+
+    def end(self) -> None:
+        """No thread or process of any lane is left. Raises LaneError if one does not end."""
+        stuck = []
+        for lane in self._lanes.values():
+            try:
+                if lane.alive:
+                    lane.kill()
+            except LaneError as error:
+                stuck.append(str(error))
+        if stuck:
+            raise LaneError(" ".join(stuck))
+
+    def _start(self, lane: Lane) -> None:
+        number = self._starts.get(lane.name, 0) + 1
+        self._starts[lane.name] = number
+        lane.start(self._identity(lane.name, number))
+
+    def _identity(self, lane: str, number: int) -> str:
+        return SHARED_NAME if self.setting.names == "shared" else f"{lane}.{self._salt}{number}"
+
+    def _reason(self, identity: str) -> str:
+        """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
+        database = self.engine.database.twin()
+        try:
+            with database.alchemy.connect() as connection:
+                found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
+        except (DatabaseAway, SQLAlchemyError):
+            return "PostgreSQL does not answer"
+        finally:
+            database.close()
+        if not found:
+            return ""
+        return f"its statement waits in PostgreSQL{' for a lock that another session holds' if any(found) else ''}"
+
+    def _label(self, lane: str) -> str:
+        return f"{lane}{self._starts[lane]}"
+
+    def _thread_engine(self, lane: str, identity: str) -> Engine:
+        engine = engine_of_a_lane(self.engine, identity, self.database_patience)
+        engine.workflows = workflows_for(self.setting, self._label(lane), engine.workflows)
+        engine.policy = self.policy
+        return engine
+
+    def _call(self, lane: str, identity: str) -> LaneCall:
+        tool: Any = None if self.engine.tool is self.engine.world else self.engine.tool
+        where = self.engine.database.url.render_as_string(hide_password=False)
+        return LaneCall(
+            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy,
+            self.database_patience,            own_functions(self.engine), tool,
+        )  # fmt: skip
+
+
+def known_lane(name: str) -> None:
+    """Raises LaneError if there is no lane of this name."""
+    if name not in LANES:
+        raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
+
+
+def known_kind(kind: str) -> None:
+    """Raises LaneError if lanes cannot be of this kind."""
+    if kind not in get_args(Kind):
+        raise LaneError(f"Lanes are of kind {' or '.join(get_args(Kind))}, not {kind!r}. Nothing was started.")
+
+
+def weakened(engine: Engine, setting: Setting) -> Engine:
+    """The engine without the setting's guards, and with its workflows and tool. Raises AgentFlowError for unknown guards.
+
+    An engine of one's own class keeps its class; guards can be taken from the real one only.
+    """
+    if not setting.without:
+        return engine
+    if type(engine) is not Engine:
+        raise LaneError(f"guards are taken away from Engine, not from {type(engine).__name__}; leave `without=` out.")
+    tool = None if engine.tool is engine.world else engine.tool
+    kind = engine_class(setting.without)
+    return kind(engine.database, workflows=engine.workflows, tool=tool, policy=engine.policy, hook=engine.hook)

@@ -1,0 +1,192 @@
+"""What a worker in a lane does, in a thread or in a process: it stands at each boundary until it is told to go on.
+
+What lives here: the worker's loop, its hook, and what it tells (`Report`). What does not: threads, processes and signals
+(`lanes`), and what a move means (`stepper`). Between two boundaries runs the workflow's own code. A standing worker
+holds no transaction. Read `lanes` next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from ...database import Database, Row
+from ...engine import Engine
+from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
+from ...model import Boundary, Claim
+from ...statements import TRANSACTIONS
+from ...worker import Outcome, carry
+from ..laboratory.laboratory import LEASE_SECONDS
+
+Order = Literal["go", "halt", "lose", "renew", "kill"]
+Ended = Outcome | Literal["idle", "away", "trouble"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One named statement and what it was told."""
+
+    name: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where a worker stands now, and what lies behind it since it was last told to go.
+
+    `passed` is the transaction that it passed (None: none), `asked` that statement, `ended` how its run ended on the
+    way, `trouble` an error that nobody expected.
+    """
+
+    standing: Boundary
+    passed: Boundary | None = None
+    asked: Asked | None = None
+    ended: Ended | None = None
+    trouble: str = ""
+
+
+class Link(Protocol):
+    """The worker's end of the line to whoever moves it."""
+
+    def stand(self, report: Report) -> Order:
+        """The report was sent; the next order, whenever it comes."""
+
+
+class Body:
+    """One worker: claims, carries, claims again, and stands before each transaction until its link says go."""
+
+    def __init__(self, engine: Engine, identity: str, link: Link) -> None:
+        self.identity, self.link = identity, link
+        self.engine = engine.with_hook(self._hook)
+        self._outer = engine.hook
+        self._order: Order = "go"
+        self._may_pass = False
+        self._report = Report(Boundary("claim", "before", identity))
+
+    def run(self) -> None:
+        """The worker was killed by CrashInjected; nothing else ends it."""
+        try:
+            while True:
+                ended = self._carry_one()
+                self._report = replace(self._report, ended=ended)
+        except CrashInjected:
+            return
+
+    def _carry_one(self) -> Ended:
+        try:
+            claim = self.engine.claim_workflow(self.identity, LEASE_SECONDS)
+            if claim is None:
+                return "idle"
+            return carry(self.engine, claim, self.engine.workflows[claim.name], self.engine.tool)
+        except LostLease:
+            return "lost"
+        except DatabaseAway as away:
+            self._report = replace(self._report, trouble=str(away))
+            return "away"
+        except CrashInjected:
+            raise
+        except BaseException as error:
+            said = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
+            self._report = replace(self._report, trouble=said)
+            return "trouble"
+
+    def _hook(self, boundary: Boundary) -> None:
+        if self._outer:
+            self._outer(boundary)
+        if boundary.transaction in ("renew", "load"):  # its own renewals; and load commits nothing
+            return
+        if boundary.edge == "before":
+            self._before(boundary)
+        else:
+            self._after(boundary)
+
+    def _before(self, boundary: Boundary) -> None:
+        passed = self._report.passed
+        again = passed and passed.outcome != "committed" and replace(passed, edge="before", outcome=None) == boundary
+        if again and self._report.ended is None:
+            return  # the same statement again, after a lost connection or a change in time: one move
+        if self._may_pass:
+            self._may_pass = False
+        else:
+            self._stand(boundary)
+            self._may_pass = False
+
+    def _after(self, boundary: Boundary) -> None:
+        self._report = replace(self._report, passed=boundary, asked=asked_last(self.engine, boundary))
+        if boundary.transaction == "tool" and self._order == "lose":
+            self._order = "go"
+            raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+        if self._order == "halt" and boundary.outcome == "committed":
+            self._stand(boundary)
+
+    def _stand(self, boundary: Boundary) -> None:
+        """The worker stood here and has been told to go on, and perhaps how far. Raises CrashInjected."""
+        report = replace(self._report, standing=boundary)
+        while True:
+            order = self.link.stand(report)
+            if order != "renew":
+                break
+            report = self._renewed(boundary)
+        self._report = Report(boundary)
+        self._order, self._may_pass = order, True
+        if order == "kill":
+            raise CrashInjected(f"{self.identity} was killed {boundary.edge} {boundary.transaction}")
+
+    def _renewed(self, boundary: Boundary) -> Report:
+        """The lease of what it works on was renewed, or the renewal refused; the worker itself does not notice."""
+        passed = Boundary("renew", "after", self.identity, boundary.workflow, boundary.token, outcome="committed")
+        try:
+            self.engine.renew_lease(
+                Claim(str(boundary.workflow), self.identity, boundary.token or 0, lease_seconds=LEASE_SECONDS)
+            )
+        except LostLease:
+            passed = replace(passed, outcome="refused")
+        except DatabaseAway as away:
+            return Report(boundary, replace(passed, outcome="unknown"), trouble=str(away))
+        return Report(boundary, passed, asked_last(self.engine, passed))
+
+
+def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
+    """The statement behind this boundary, if the engine's database watches them."""
+    database = engine.world.database if boundary.transaction == "tool" else engine.database
+    asked = getattr(database, "asked", None)
+    return asked if asked and asked.name == boundary.transaction else None
+
+
+class Watching:
+    """A Database that remembers the last transaction it was asked for; see watched()."""
+
+    asked: Asked | None = None
+
+    def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """Like Database.execute()."""
+        if name in TRANSACTIONS and name != "load":
+            self.asked = Asked(name, dict(params))
+        rows: list[Row] = super().execute(name, params)  # type: ignore[misc]
+        return rows
+
+
+def watched(database: Database, patience: float, application_name: str) -> Database:
+    """The same database on connections of its own, which remembers what it was asked."""
+    made = database.twin(patience=patience, application_name=application_name)
+    made.__class__ = type("Watched", (Watching, type(made)), {})
+    return made
+
+
+def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
+    """The engine on connections of this worker's own, to be closed by close_lane_engine()."""
+    own: Engine = engine.with_hook(engine.hook)
+    own.database = watched(engine.database, patience, identity)
+    world = type(engine.world)(
+        watched(engine.world.database, patience, identity), answers=engine.world.answers, fault=engine.world.fault
+    )
+    own.tool = world if engine.tool is engine.world else engine.tool
+    own.world = world
+    return own
+
+
+def close_lane_engine(engine: Engine) -> None:
+    """No connection of a lane's engine is open."""
+    engine.database.close()
+    engine.world.database.close()

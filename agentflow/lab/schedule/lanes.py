@@ -1,0 +1,344 @@
+"""A lane: one worker at a time, in a thread (fast) or in a real process, that moves only when told.
+
+What lives here: starting, telling, killing, pausing and ending a worker, one interface for both kinds. What does not:
+what the worker does (`body`), what a move means and what the history says of it (`stepper`). A process is killed with
+SIGKILL and paused with SIGSTOP. A thread cannot be: there a kill is an exception at the boundary where it stands (kinder:
+`finally` blocks run), and a pause is a refusal to move. Read `stepper` next.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from ...database import Database
+from ...engine import Engine
+from ...errors import LaneError
+from ...model import Boundary, Policy
+from ...run import Workflow
+from ..broken.catalogue import engine_class
+from ..laboratory import processes
+from .grammar import Setting
+from .lane_worker import Body, Order, Report, close_lane_engine, engine_of_a_lane
+from .presets import workflows_for
+
+KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
+
+
+class Lane(ABC):
+    """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds.
+
+    `parked` is the workflow that the worker let go of last without an end (it waits for an event, or out a back-off).
+    `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
+    """
+
+    def __init__(self, name: str, patience: float, reason: Callable[[str], str]) -> None:
+        self.name, self.patience, self._reason = name, patience, reason
+        self.identity = ""
+        self.standing: Boundary | None = None
+        self.alive, self.paused, self.busy = False, False, False
+        self.parked: str | None = None
+        self.exit_code: int | None = None
+        self._order: Order = "go"  # the last one
+
+    def start(self, identity: str) -> None:
+        """A new worker of this identity stands before its first claim. Raises LaneError."""
+        self.identity, self.standing = identity, Boundary("claim", "before", identity)
+        self.paused = self.busy = False
+        self.parked = None
+        self._order = "go"
+        self._start()
+        self.alive = True
+        self.settle()
+
+    def tell(self, order: Order) -> Report:
+        """The worker has followed the order and stands again; what it reports. Raises LaneError.
+
+        A worker that is still busy with an earlier order is waited for instead.
+        """
+        self.begin(order)
+        return self.settle()
+
+    def begin(self, order: Order) -> None:
+        """The order is given; settle() waits for what comes of it."""
+        if self.busy and order != self._order:
+            raise LaneError(
+                f"{self.name} is still on its way: {self.why_busy()}. The move before this one, again, waits on; a kill or a "
+                "reset ends it."
+            )
+        if not self.busy:
+            self.busy, self._order = True, order
+            self._send(order)
+
+    def settle(self) -> Report:
+        """The worker stands; what it reports. Raises LaneError, with the reason, if it takes too long or is gone."""
+        self.busy = True
+        report = self._receive(self.patience)
+        if report is None:
+            raise LaneError(
+                f"{self.name} has not reached its next transaction within {self.patience:g} s: {self.why_busy()}. "
+                "The same move again waits on; a kill or a reset ends it."
+            )
+        self._parks(report)
+        self.busy, self.standing = False, report.standing
+        return report
+
+    def _parks(self, report: Report) -> None:
+        at = report.standing
+        if at.edge == "after" and at.transaction in ("wait", "postpone"):
+            self.parked = at.workflow
+        elif report.ended in ("waiting", "postponed") and report.passed:
+            self.parked = report.passed.workflow
+        elif report.ended != "idle":  # it works on something, or has ended it
+            self.parked = None
+
+    def kill(self) -> None:
+        """The worker is gone. Raises LaneError if it is a thread inside its own code: then it dies at its next boundary."""
+        self._kill()
+        self.alive = self.paused = self.busy = False
+        self.standing = None
+
+    def pause(self) -> None:
+        """The worker does nothing until resume()."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """The worker stands where it stood."""
+        self.paused = False
+
+    def why_busy(self) -> str:
+        """What the worker is doing, as far as can be seen from outside."""
+        return self._reason(self.identity) or self._inside()
+
+    def _inside(self) -> str:
+        return "a step or tool of the workflow is still running"
+
+    @abstractmethod
+    def _start(self) -> None: ...
+
+    @abstractmethod
+    def _send(self, order: Order) -> None: ...
+
+    @abstractmethod
+    def _receive(self, seconds: float) -> Report | None: ...
+
+    @abstractmethod
+    def _kill(self) -> None: ...
+
+
+class ThreadLane(Lane):
+    """A worker in a thread of this process."""
+
+    def __init__(
+        self, name: str, patience: float, reason: Callable[[str], str], make_engine: Callable[[str, str], Engine]
+    ) -> None:
+        super().__init__(name, patience, reason)
+        self._make_engine = make_engine
+        self._thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()  # None: the worker has ended
+        engine = self._make_engine(self.name, self.identity)
+        link = _QueueLink(self._orders, self._reports)
+
+        def work() -> None:
+            try:
+                Body(engine, self.identity, link).run()
+            finally:
+                close_lane_engine(engine)
+                link.reports.put(None)
+
+        self._thread = threading.Thread(target=work, name=f"lane-{self.name}", daemon=True)
+        self._thread.start()
+
+    def _send(self, order: Order) -> None:
+        self._orders.put(order)
+
+    def _receive(self, seconds: float) -> Report | None:
+        try:
+            report = self._reports.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if report is None:  # it was told to die while it was in its own code
+            self.alive = self.paused = False
+            raise LaneError(
+                f"{self.name} has died at its next transaction, as it was told to; {self.name}+ starts a new one."
+            )
+        return report
+
+    def _kill(self) -> None:
+        if self._thread is None:
+            return
+        self._orders.put("kill")
+        self._thread.join(self.patience)
+        if self._thread.is_alive():
+            raise LaneError(
+                f"{self.name} is a thread and {self.why_busy()}. It dies at its next transaction; restart the kernel if it "
+                "never gets there (process lanes can be killed anywhere)."
+            )
+        self._thread = None
+
+    def _inside(self) -> str:
+        frame = sys._current_frames().get((self._thread and self._thread.ident) or 0)
+        stack = traceback.extract_stack(frame) if frame else []
+        own = [one for one in stack if f"{os.sep}agentflow{os.sep}" not in one.filename and one.name != "_bootstrap"]
+        mine = [one for one in own if not one.filename.startswith(os.path.dirname(threading.__file__))]
+        if mine and mine[-1].line:
+            return f"it is inside a step or tool, in `{mine[-1].line}`"
+        return super()._inside()
+
+
+@dataclass(frozen=True)
+class _QueueLink:
+    orders: queue.SimpleQueue[Order]
+    reports: queue.SimpleQueue[Report | None]
+
+    def stand(self, report: Report) -> Order:
+        self.reports.put(report)
+        return self.orders.get()
+
+
+class ProcessLane(Lane):
+    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP."""
+
+    def __init__(
+        self, name: str, patience: float, reason: Callable[[str], str], make_call: Callable[[str, str], LaneCall]
+    ) -> None:
+        super().__init__(name, patience, reason)
+        self._make_call = make_call
+        self._process: BaseProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker."""
+        return self._process.pid if self._process else None
+
+    def _start(self) -> None:
+        call = self._make_call(self.name, self.identity)
+        _check_picklable(call)
+        self._connection, theirs = Pipe()
+        self._process = processes.start(serve_lane, call, theirs, name=f"lane-{self.name}")
+        theirs.close()
+
+    def _send(self, order: Order) -> None:
+        try:
+            self._line.send(order)
+        except OSError as error:
+            raise self._gone() from error
+
+    def _receive(self, seconds: float) -> Report | None:
+        try:
+            if not self._line.poll(seconds):
+                return None
+            report: Report = self._line.recv()
+            return report
+        except (EOFError, OSError) as error:
+            raise self._gone() from error
+
+    def _kill(self) -> None:
+        if self._process:
+            processes.kill([self._process], KILLED_BY)
+            self.exit_code = self._process.exitcode
+            self._line.close()
+        self._process = None
+
+    def pause(self) -> None:
+        """The process is stopped (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+        super().pause()
+
+    def resume(self) -> None:
+        """The process goes on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+        super().resume()
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.pid
+        if pid is None or self._process is None or not self._process.is_alive():  # the number may be another's by now
+            raise self._gone()
+        os.kill(pid, number)
+
+    @property
+    def _line(self) -> Connection[Any, Any]:
+        if self._connection is None:
+            raise LaneError(f"{self.name} has no process yet.")
+        return self._connection
+
+    def _gone(self) -> LaneError:
+        """The process ended without being told to; the lane is empty."""
+        code = None
+        if self._process:
+            processes.has_ended(self._process, 1)
+            code = self._process.exitcode
+        self.alive = self.paused = False
+        return LaneError(
+            f"the process of {self.name} has ended (exit code {code}) without being told to. Its lease stays until it ends; "
+            f"{self.name}+ starts a new one."
+        )
+
+
+@dataclass(frozen=True)
+class LaneCall:
+    """What a worker process has to know to become a lane's worker; everything in it can be pickled."""
+
+    url: str
+    schema: str
+    identity: str
+    label: str
+    setting: Setting
+    policy: Policy
+    patience: float
+    own: dict[str, Workflow]
+    tool: Any = None
+
+
+def serve_lane(call: LaneCall, connection: Connection[Any, Any]) -> None:
+    """This process is the worker of a lane until it is killed."""
+    database = Database(call.url, call.schema)
+    workflows = workflows_for(call.setting, call.label, {**_steady(), **call.own})
+    engine = engine_class(call.setting.without)(database, workflows=workflows, policy=call.policy, tool=call.tool)
+    Body(engine_of_a_lane(engine, call.identity, call.patience), call.identity, _PipeLink(connection)).run()
+
+
+@dataclass(frozen=True)
+class _PipeLink:
+    connection: Connection[Any, Any]
+
+    def stand(self, report: Report) -> Order:
+        self.connection.send(report)
+        order: Order = self.connection.recv()
+        return order
+
+
+def _steady() -> dict[str, Workflow]:
+    from ...workflows import WORKFLOWS
+
+    return WORKFLOWS
+
+
+def _check_picklable(call: LaneCall) -> None:
+    try:
+        pickle.dumps(call)
+    except Exception as error:
+        raise LaneError(
+            f"a worker process cannot be given the workflow or tool ({error}): process lanes need functions that can be "
+            "imported from a module. Use thread lanes for functions of a notebook."
+        ) from error
+
+
+def own_functions(engine: Engine) -> dict[str, Workflow]:
+    """The engine's workflows that a worker process does not have already."""
+    return {name: function for name, function in engine.workflows.items() if _steady().get(name) is not function}

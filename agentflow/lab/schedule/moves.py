@@ -1,0 +1,207 @@
+"""What each move of a schedule does: told to a lane, or done to the laboratory around it, and recorded in the history.
+
+What lives here: one method for each verb of the grammar. What does not: whether a move can come now, and the line so far
+(`stepper`); which workflow it is about (`aim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ...engine import Engine, is_embedded
+from ...errors import AlreadyFinished, BadSchedule, EventRefused
+from ...model import Boundary
+from ...server import Server, default_home
+from ..verify.snapshot import read_rows
+from . import aim
+from .grammar import Move, Setting
+from .lane_set import Crew
+from .lane_worker import Asked, Ended, Report, asked_last
+from .lanes import Lane
+
+
+@dataclass(frozen=True, repr=False)
+class Moved:
+    """What one move did.
+
+    `passed` is the transaction behind it (None: none), `asked` the statement, `standing` where the lane's worker stands
+    now, `ended` how its run ended: completed, failed, waiting, postponed, released, lost, idle (nothing to claim), away
+    (the database), trouble. `workflow` is what it was about, `said` what there is to say if no transaction was passed.
+    """
+
+    move: Move
+    passed: Boundary | None = None
+    asked: Asked | None = None
+    standing: Boundary | None = None
+    ended: Ended | None = None
+    workflow: str | None = None
+    said: str = ""
+    trouble: str = ""
+
+    def __repr__(self) -> str:
+        """Like str(): a notebook shows it, and identities of workers differ from run to run."""
+        return str(self)
+
+    def __str__(self) -> str:
+        if self.passed is None:
+            return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
+        place = f"{self.ended}; " if self.ended else ""
+        after = "after it" if self.standing and self.standing.edge == "after" else "before"
+        where = f"stands {after}" + (f" {named(self.standing)}" if after == "before" and self.standing else "")
+        return f"{self.move}: {named(self.passed)} {self.passed.outcome}; {place}{where}"
+
+
+def named(boundary: Boundary) -> str:
+    """The transaction and its subject, such as `checkpoint classify`."""
+    return f"{boundary.transaction} {boundary.subject or ''}".strip()
+
+
+class Maker:
+    """Makes one move at a time on the lanes of a crew; `engine` is the laboratory's own, on which nobody stands."""
+
+    def __init__(self, engine: Engine, crew: Crew, setting: Setting, server: Server | None) -> None:
+        self.engine, self.crew, self.setting, self.server = engine, crew, setting, server
+        self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+
+    def created(self, move: Move) -> Moved:
+        """What came before this first move: the workflows were written down."""
+        passed = Boundary("create", "after", workflow=self.workflows[0], outcome="committed")
+        return Moved(move, passed, asked_last(self.engine, passed), workflow=passed.workflow)
+
+    def make(self, move: Move) -> Moved:
+        """The move was made, once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
+        if move.verb in ("go", "halt", "lose", "renew"):
+            return self._order(move)
+        made: Moved = getattr(self, f"_{move.verb}")(move)
+        return made
+
+    def _order(self, move: Move) -> Moved:
+        lane = self.crew.lane(move.lane)
+        at = lane.standing
+        if move.verb == "lose" and not (at and at.transaction == "tool" and at.edge == "before"):
+            place = f"{at.edge} {named(at)}" if at else "nowhere"
+            raise BadSchedule(f'"{move}" loses a reply of the tool, and {move.lane} stands {place}.')
+        if move.verb == "renew" and not (at and at.workflow):
+            raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
+        moved = self.moved(move, lane.tell(move.verb))  # type: ignore[arg-type]
+        if move.verb == "lose" and at and at.workflow:
+            self._record(at.workflow, "reply_lost", at, at.subject)
+        return moved
+
+    def moved(self, move: Move, report: Report) -> Moved:
+        """What the lane's report says that the move did."""
+        workflow = (report.passed.workflow if report.passed else None) or report.standing.workflow
+        return Moved(move, report.passed, report.asked, report.standing, report.ended, workflow, trouble=report.trouble)
+
+    def _kill(self, move: Move) -> Moved:
+        lane = self.crew.lane(move.lane)
+        at, inside = self.place(lane), lane.busy
+        lane.kill()
+        return self.mourn(move, at, inside)
+
+    def place(self, lane: Lane) -> Boundary | None:
+        """Where the worker stands, and in which workflow's history it belongs if something befalls it there.
+
+        That is what it works on; a worker that holds nothing is missed by what it parked last, while that is open.
+        """
+        at = lane.standing
+        if at is None or at.workflow or lane.busy:
+            return at
+        if lane.parked and not lane.paused and self.row(lane.parked)["finished_at"]:
+            lane.parked = None  # and so a pause and its end are told in the same history, or in none
+        return replace(at, workflow=lane.parked)
+
+    def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
+        """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
+        place = f" during {named(at)}" if at and inside else _where(at)
+        if at and at.workflow:
+            self._record(at.workflow, "worker_killed", at, place.strip())
+        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
+
+    def _start(self, move: Move) -> Moved:
+        at = self.crew.restart(move.lane).standing
+        return Moved(move, standing=at, said=f"a new process stands in lane {move.lane}")
+
+    def _pause(self, move: Move) -> Moved:
+        lane = self.crew.lane(move.lane)
+        at = self.place(lane)
+        lane.pause()
+        return self._placed(move, at, "worker_paused", f"{move.lane} is paused{_where(at)}")
+
+    def _resume(self, move: Move) -> Moved:
+        lane = self.crew.lane(move.lane)
+        at = self.place(lane)
+        lane.resume()
+        return self._placed(move, at, "worker_resumed", f"{move.lane} wakes up{_where(at)}")
+
+    def _placed(self, move: Move, at: Boundary | None, fault: str, said: str) -> Moved:
+        """The history that belongs to the place says what befell the worker there; without one there is none."""
+        if at and at.workflow:
+            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
+        standing = self.crew.standing(move.lane)
+        return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
+
+    def _expire(self, move: Move) -> Moved:
+        return self._age(move, aim.is_leased, "lease")
+
+    def _due(self, move: Move) -> Moved:
+        return self._age(move, aim.is_postponed, "back-off")
+
+    def _age(self, move: Move, can_end: Callable[[aim.Row], bool], noun: str) -> Moved:
+        workflow_id = aim.whose(move, self.rows(), can_end, noun)
+        with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
+            self.engine.expire_lease(workflow_id)
+        asked = asked_last(self.engine, Boundary("expire", "after"))
+        return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
+
+    def _deliver(self, move: Move) -> Moved:
+        workflow_id = aim.addressee(move, self.setting.workflow, self.rows())
+        try:
+            self.engine.deliver_event(workflow_id, move.event, move.payload)
+            said = f"the event {move.event} arrives at {workflow_id}"
+        except EventRefused as refused:
+            said = str(refused)
+        asked = asked_last(self.engine, Boundary("deliver", "after"))
+        return Moved(move, asked=asked, workflow=workflow_id, said=said)
+
+    def _forget(self, move: Move) -> Moved:
+        effects = read_rows(self.engine).effects
+        concerned = list(dict.fromkeys(effect["workflow_id"] for effect in effects if effect["remembered"]))
+        forgotten = self.engine.world.forget_keys()
+        for workflow_id in concerned:
+            self._record(workflow_id, "keys_forgotten")
+        return Moved(move, workflow=next(iter(concerned), None), said=f"the tool has forgotten {forgotten} of its keys")
+
+    def _restart(self, move: Move) -> Moved:
+        server = self.server or self._embedded()
+        server.crash()
+        server.start()
+        open_ones = [name for name in self.workflows if self.row(name)["finished_at"] is None]
+        for workflow_id in open_ones:
+            self._record(workflow_id, "database_restarted")
+        about = open_ones[0] if open_ones else self.workflows[0]
+        return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
+
+    def row(self, workflow_id: str) -> aim.Row:
+        """The workflow's row, or aim.GONE."""
+        return self.engine.get_workflow(workflow_id) or aim.GONE
+
+    def rows(self) -> dict[str, aim.Row]:
+        """The workflows' rows in the order of their numbers."""
+        return {name: self.row(name) for name in self.workflows}
+
+    def _record(self, workflow_id: str, fault: str, at: Boundary | None = None, subject: str | None = None) -> None:
+        who = {"worker": at.worker, "token": at.token} if at else {}
+        self.engine.record_fault(workflow_id, fault, at=subject, **who)  # type: ignore[arg-type]
+
+    def _embedded(self) -> Server:
+        server = Server(default_home())
+        if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
+            raise BadSchedule('"restart" restarts the embedded server only, and this laboratory is on another one.')
+        return server
+
+
+def _where(at: Boundary | None) -> str:
+    return f" {at.edge} {named(at)}" if at else ""

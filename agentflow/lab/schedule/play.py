@@ -1,0 +1,71 @@
+"""One schedule, played in a schema of its own that is gone afterwards: what `agentflow play` does.
+
+What lives here: reading the line with the command's options, playing it, and what came of it. What does not: the grammar
+(`schedule`), the moves (`stepper`), the form in which a run is kept (`capsule`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...engine import Engine
+from ...errors import BadSchedule
+from ...workflows import WORKFLOWS
+from ..broken.catalogue import engine_class
+from ..laboratory.laboratory import PATIENT
+from ..laboratory.scratch_schema import new_name, own_schema
+from .capsule import Capsule, capture
+from .grammar import Schedule, Setting, parse
+from .lane_set import Kind
+from .presets import inputs_for
+from .stepper import Stepper
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run, its reliability figures, and what is not well (nothing: all is).
+
+    A workflow that the line leaves unfinished is no problem of the line; `capsule.outcome` says that it is.
+    """
+
+    capsule: Capsule
+    figures: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures and the capsule, as one JSON object."""
+        return {**self.figures, **self.capsule.to_dict(), "problems": list(self.problems)}
+
+
+def read_line(line: str, workflow: str | None = None, without: Iterable[str] = ()) -> Schedule:
+    """The schedule of a line and of the options beside it. Raises BadSchedule, and AgentFlowError for unknown guards."""
+    schedule = parse(line)
+    setting = schedule.setting
+    if workflow and setting.workflow not in (workflow, Setting.workflow):
+        raise BadSchedule(
+            f"the line says workflow={setting.workflow}, and --workflow {workflow}; leave one of them out."
+        )
+    guards = tuple(sorted({*setting.without, *without}))
+    setting = replace(setting, workflow=workflow or setting.workflow, without=guards)
+    inputs_for(setting, WORKFLOWS)
+    engine_class(guards)
+    return replace(schedule, setting=setting)
+
+
+def play(url: str, schedule: Schedule, *, lanes: Kind = "thread", schema: str | None = None) -> Played:
+    """The schedule was played on an empty laboratory of its own, which is gone; what it came to.
+
+    Raises BadSchedule, LaneError or DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
+    """
+    with own_schema(url, schema or new_name("play")) as database:
+        engine = Engine(database, policy=PATIENT)
+        try:
+            with Stepper(engine, lanes=lanes) as stepper:
+                moves = stepper.play(schedule)
+                capsule, figures = capture(stepper), engine.reliability_metrics()
+        finally:
+            engine.close()
+    trouble = [f'"{moved.move}": {moved.trouble}' for moved in moves if moved.trouble]
+    return Played(capsule, figures, (*capsule.outcome["problems"], *trouble))

@@ -1,0 +1,120 @@
+"""What can be played: the workflows, their requests, and the famous histories, each one line.
+
+What does not live here: the grammar (`schedule`), playing it (`stepper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import BadSchedule
+from ...run import Workflow
+from ...tools import StandInModel
+from ...workflows import approval_agent_with, research_agent_with, support_agent_with
+from .grammar import Schedule, Setting
+
+REQUESTS = (
+    "I forgot my password and the reset mail never shows up. Checked spam twice.",
+    "the invoice for march has our old address on it, can you send it again?",
+    "Login says 'account locked'. I have a demo in an hour, please help!",
+    "how do i export all my notes? found only the button for one note",
+    "my colleague left, please move her projects to me",
+    "password reset link opens an empty page on my phone",
+    "We were charged twice for the same month. Once is enough.",
+    "the app logs me out every few minutes since the update, login again and again",
+    "Can I change the language of the reports, but not of the menus?",
+)
+"""The requests of a laboratory, in order: `request-1` asks the first."""
+
+
+@dataclass(frozen=True)
+class Playable:
+    """A workflow that a schedule can play: how it is made from a model, what it is asked, and which events it waits for."""
+
+    make: Callable[[StandInModel], Workflow]
+    inputs: Callable[[int], Any]
+    events: tuple[str, ...] = ()
+
+
+PLAYABLE: Mapping[str, Playable] = {
+    "support_agent": Playable(support_agent_with, lambda index: REQUESTS[index]),
+    "approval_agent": Playable(approval_agent_with, lambda index: REQUESTS[index], ("approval",)),
+    "research_agent": Playable(research_agent_with, lambda _: {"with_wait": True}, ("editor.approved",)),
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A famous history: its line, and what to look at."""
+
+    line: str
+    look_at: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "happy path": Preset("A*", "Seven transactions, one worker, one effect."),
+    "acknowledgment gap": Preset(
+        "A*5 A! expire B*", "A is killed after the effect and before it could say so; B asks again with the same key."
+    ),
+    "stale worker": Preset(
+        "A*2 A|| expire B* A> A", "A sleeps past its lease, B finishes, A wakes up and is refused by the fencing token."
+    ),
+    "race": Preset("requests=2 A B A B A* B*", "Two workers, two requests: each claims its own, nobody waits."),
+    "lost reply": Preset("A*4 A/ A due A*", "The tool acted and its answer was lost; the worker lives and asks again."),
+    "approval": Preset(
+        "workflow=approval_agent A* event:approval B*", "Nobody holds the workflow while a person thinks; B goes on."
+    ),
+    "duplicate effect": Preset(
+        "without=idempotency_key A*5 A! expire B*", "The same crash without a key: one planned action, two effects."
+    ),
+}
+
+
+class LabelledModel(StandInModel):
+    """A stand-in model whose answers name the worker that asked and the number of the call, so no two are alike."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self.label = label
+
+    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
+        answer = super()._answer(name, prompt, answer)
+        mark = f"{self.label}.{self.calls}"
+        return {**answer, "answered_by": mark} if isinstance(answer, dict) else f"{answer}#{mark}"
+
+
+def workflows_for(setting: Setting, label: str, own: Mapping[str, Workflow]) -> dict[str, Workflow]:
+    """The functions that a worker knows; with `model=varying` those of the playbook answer as `label`."""
+    if setting.model == "steady":
+        return dict(own)
+    model = LabelledModel(label)
+    return {**own, **{name: playable.make(model) for name, playable in PLAYABLE.items()}}
+
+
+def inputs_for(setting: Setting, own: Mapping[str, Workflow]) -> list[Any]:
+    """The inputs of the setting's workflows, in order. Raises BadSchedule for a workflow that nobody knows."""
+    if setting.workflow not in own:
+        known = ", ".join(sorted(own))
+        raise BadSchedule(f"workflow={setting.workflow} is not known; there are {known}.")
+    playable = PLAYABLE.get(setting.workflow)
+    give = playable.inputs if playable else lambda index: REQUESTS[index]
+    return [give(index) for index in range(setting.requests)]
+
+
+def events_of(workflow: str) -> tuple[str, ...] | None:
+    """The events that a workflow of the playbook waits for; None for any other, of which nothing is known."""
+    playable = PLAYABLE.get(workflow)
+    return playable.events if playable else None
+
+
+def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
+    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
+
+    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
+    """
+    if setting is None:
+        known = list(workflows)
+        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
+    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)

@@ -1,0 +1,381 @@
+"""Moves over lanes: a laboratory in which workers commit one transaction at a time, and the schedule of what was done.
+
+What lives here: whether a move can come now, the line so far, recovering and racing. What does not: what each move does
+(`moves`), the grammar (`schedule`), workers (`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing
+worker holds no transaction, and its lease does not end by itself, so somebody may read for an hour between two moves.
+Read `moves` next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cmp_to_key
+
+from ...driver_errors import is_full
+from ...engine import Engine, is_embedded
+from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
+from ...model import Boundary
+from ...server import Server
+from . import aim
+from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
+from .lane_set import Crew, Kind, known_kind, known_lane, weakened
+from .lane_worker import watched
+from .lanes import Lane
+from .moves import Maker, Moved, named
+from .presets import inputs_for
+
+FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
+
+
+class Stepper:
+    """Lanes over one laboratory, and the moves that were made.
+
+    Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
+
+    `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
+    than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
+    """
+
+    def __init__(
+        self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
+        server: Server | None = None, watch: Callable[[Moved], None] | None = None,
+    ) -> None:  # fmt: skip
+        known_kind(lanes)
+        self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
+        self._given = engine
+        self.engine: Engine = engine.with_hook(None)
+        self.engine.database = watched(engine.database, min(3.0, patience), engine.database.application_name)
+        self._busy = threading.RLock()  # a thread that plays a line makes its moves
+        self._closed = False
+        self._begin(setting or Setting())
+
+    def _begin(self, setting: Setting) -> None:
+        self._inputs = inputs_for(setting, self._given.workflows)
+        self.setting = setting
+        self._crew = Crew(weakened(self._given, setting), setting, self.kind, self.patience)
+        self._maker = Maker(self.engine, self._crew, setting, self.server)
+        self.moves: list[Move] = []
+        self._created = False
+
+    # -- moves -------------------------------------------------------------------------------------------------------
+
+    def play(self, line: str | Schedule) -> list[Moved]:
+        """The laboratory was emptied and the line played from its beginning; what each transaction and fault did.
+
+        Raises BadSchedule before anything is touched if the line or its setting cannot be read; BadSchedule, LaneError
+        or DatabaseAway at the move that cannot be made: what came before it stays.
+        """
+        schedule = parse(line) if isinstance(line, str) else line
+        inputs_for(schedule.setting, self._given.workflows)
+        weakened(self._given, schedule.setting)
+        done: list[Moved] = []
+        with self._moving():
+            self.reset(schedule.setting)
+            for number, move in enumerate(schedule.moves, 1):
+                try:
+                    done += self.move(move)
+                except AgentFlowError as error:
+                    cause = _cause(error, done)
+                    cause.add_note(f'This was move {number} of {len(schedule.moves)}, "{move}", of {schedule!s:.200}')
+                    raise cause from cause.__cause__ or error
+        return done
+
+    def move(self, move: Move | str) -> list[Moved]:
+        """The move (or each move of a line) was made; what it did, one for each transaction or fault.
+
+        Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
+        """
+        with self._moving():
+            if isinstance(move, str):
+                return [moved for one in self._read(move) for moved in self.move(one)]
+            self._allow(move)
+            return list(self._make(move))
+
+    def step(self, lane: str) -> Moved:
+        """The lane's worker has committed its next transaction and stands before the one after."""
+        return self.move(Move("go", lane))[-1]
+
+    def crash(self, lane: str) -> Moved:
+        """The lane's worker was killed where it stood."""
+        return self.move(Move("kill", lane))[-1]
+
+    def recover(self, lane: str) -> list[Moved]:
+        """What the lane's worker left was finished (or parked) by another worker; `line` has the moves.
+
+        Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
+        way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
+        """
+        with self._moving():
+            left, moves = self.left_by(lane), self.recovery(lane)
+            done = [moved for move in moves for moved in self.move(move)]
+            while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
+                done += self.move(moves[-1])
+            return done
+
+    def recovery(self, lane: str) -> list[Move]:
+        """The moves that recover(lane) begins with. Raises LaneError if the lane left nothing behind."""
+        left = self.left_by(lane)
+        if not left:
+            raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
+        rows = {one: self._maker.row(one) for one in left}
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
+        others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
+        if not others and not self.is_alive(lane):
+            moves, others = [*moves, Move("start", lane)], [lane]
+        return [*moves, Move("go", (others or [lane])[0], None)]
+
+    def race(self, *lanes: str) -> list[Moved]:
+        """These workers were told to go at the same moment; what each did, in the order in which the database saw it.
+
+        That order is written into `line`, so it can be played again. Raises LaneError (also if one does not come to its
+        next transaction; what the others did is noted), DatabaseAway, BadSchedule.
+        """
+        for lane in lanes:
+            known_lane(lane)
+        if len(set(lanes)) < len(lanes):
+            raise LaneError(f"A race of {', '.join(lanes)}: name different workers. Nothing was moved.")
+        moves = [Move("go", lane) for lane in lanes]
+        with self._moving():
+            for move in moves:
+                self._allow(move)
+                self._crew.lane(move.lane)
+            for move in moves:
+                self._crew.lane(move.lane).begin("go")
+            done, late = self._settled(moves)
+            noted = [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
+            if late:
+                for moved in noted:
+                    late[0].add_note(f"The race went on without it: {moved}")
+                raise late[0]
+            return noted
+
+    def reset(self, setting: Setting | None = None) -> None:
+        """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        chosen = setting or self.setting
+        weakened(self._given, chosen)
+        with self._moving():
+            self._answers()
+            self._crew.end()
+            self.engine.reset_database()
+            self._begin(chosen)
+
+    def close(self) -> None:
+        """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
+        self._closed = True
+        try:
+            self._crew.end()
+        finally:
+            self.engine.database.close()
+
+    def __enter__(self) -> Stepper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what can be seen --------------------------------------------------------------------------------------------
+
+    @property
+    def line(self) -> str:
+        """The schedule so far, in its shortest form."""
+        return str(Schedule(self.setting, tuple(self.moves)))
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes there are: A and B, and those up to the last that took part."""
+        return Schedule(self.setting, tuple(self.moves)).lanes
+
+    @property
+    def workflows(self) -> list[str]:
+        """The ids of the setting's workflows, whether they were created yet or not."""
+        return self._maker.workflows
+
+    def is_alive(self, lane: str) -> bool:
+        """Whether the lane has a worker; one that has not moved yet counts."""
+        known = self._crew.known(lane)
+        return lane not in Roll(self.moves).dead and (known is None or known.alive)
+
+    def is_paused(self, lane: str) -> bool:
+        """Whether the lane's worker is paused."""
+        return lane in Roll(self.moves).paused
+
+    def worker(self, lane: str) -> Lane:
+        """The lane itself, in which a worker stands; the first starts when it is asked for. Raises LaneError."""
+        return self._crew.lane(lane)
+
+    def standing(self, lane: str) -> Boundary | None:
+        """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
+        return self._crew.standing(lane)
+
+    def next_transaction(self, lane: str) -> str:
+        """What a step of this lane commits next, such as `checkpoint classify`; empty if it has no worker.
+
+        Directly after a transaction nobody knows what its code will ask for: then `what comes next`.
+        """
+        known, at = self._crew.known(lane), self.standing(lane)
+        if not self.is_alive(lane):
+            return ""
+        if known is not None and known.busy:
+            return "still running"
+        return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
+
+    def sql(self, name: str) -> str:
+        """The text of a transaction as the setting's engine asks it, guards taken away."""
+        return self._crew.engine.database.sql(name)
+
+    def left_by(self, lane: str) -> list[str]:
+        """The open workflows that the lane's dead or paused workers hold, and those that wait out a back-off."""
+        if self._closed or not self._created:
+            return []
+        gone = self._crew.gone(lane)
+        return [
+            name
+            for name, row in self._maker.rows().items()
+            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
+        ]
+
+    # -- how a move is made ------------------------------------------------------------------------------------------
+
+    def _read(self, text: str) -> tuple[Move, ...]:
+        """The moves of a line without a setting, as they follow what was made so far. Raises BadSchedule."""
+        before = str(Schedule(self.setting)) + " " if self.setting != Setting() else ""
+        self._notice()
+        schedule = parse(before + text, Roll(self.moves))
+        if schedule.setting != self.setting:
+            raise BadSchedule(
+                f'"{schedule.setting}" begins a new line; play the whole line, or reset to that setting first.'
+            )
+        return schedule.moves
+
+    def _allow(self, move: Move) -> None:
+        """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
+        self._notice()
+        if move.lane or move.verb in LANE_VERBS:
+            known_lane(move.lane)
+        if why := Roll(self.moves).refuses(move):
+            raise BadSchedule(f'"{move}" {why}.')
+        if not self._created:
+            if held := len(self.engine.list_workflows()):
+                raise LaneError(
+                    f"The laboratory {self.engine.database.schema!r} already holds {held} workflows, and a schedule begins "
+                    "with an empty one. Reset it, then repeat the move."
+                )
+            self.engine.create_workflows(self._inputs, name=self.setting.workflow, workflow_ids=self.workflows)
+            self._created = True
+            if self.watch:
+                self.watch(self._maker.created(move))
+
+    def _notice(self) -> None:
+        """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
+        if self._closed:
+            raise LaneError("This stepper is closed. Run the cell that made it again.")
+        self._answers()
+        for lane in self._crew.lost():
+            if lane.name not in Roll(self.moves).dead:
+                self._note(self._maker.mourn(Move("kill", lane.name), self._maker.place(lane), lane.busy))
+                lane.standing = None
+
+    def _make(self, move: Move) -> Iterator[Moved]:
+        """Each transaction or fault of the move, made and noted one after the other."""
+        if move.verb == "go" and move.times != 1:
+            yield from self._many(move)
+        else:
+            yield self._note(self._maker.make(move))
+
+    def _many(self, move: Move) -> Iterator[Moved]:
+        """So many transactions, or all to the end of what the worker works on, which is noted as one move."""
+        before = len(self.moves)
+        for _ in range(move.times or MAX_TIMES):
+            moved = self._note(self._maker.make(Move("go", move.lane)))
+            yield moved
+            if move.times is None and moved.ended:
+                self.moves[before:] = [move]
+                return
+        if move.times is None:
+            raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
+
+    def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
+        """What the workers of a race did, and the errors of those that do not stand yet."""
+        done, late = [], []
+        for move in moves:
+            try:
+                done.append(self._maker.moved(move, self._crew.lane(move.lane).settle()))
+            except LaneError as error:
+                late.append(error)
+        return done, late
+
+    def _note(self, moved: Moved) -> Moved:
+        self.moves.append(moved.move)
+        if self.watch:
+            self.watch(moved)
+        return moved
+
+    def _number(self, workflow_id: str) -> int | None:
+        """The workflow's number, where a move has to say it."""
+        return self.workflows.index(workflow_id) + 1 if self.setting.requests > 1 else None
+
+    def _still_open(self, names: list[str]) -> bool:
+        return any(self._maker.row(name)["status"] == "ready" for name in names)
+
+    def _order_seen(self, one: Moved, other: Moved) -> int:
+        """Which of two came first for the database: -1 or 1.
+
+        A worker reads the clock a moment before it commits, so neighbours are told apart by what holds whatever it
+        said: entries of one workflow are numbered, and of two claims the first got the row that is due longer.
+        """
+        here, there = self._entry_of(one), self._entry_of(other)
+        if here is None or there is None:
+            return -1 if here else 1
+        if here["workflow_id"] == there["workflow_id"]:
+            return -1 if here["n"] < there["n"] else 1
+        if here["transaction"] == there["transaction"] == "claim":
+            due = [self._maker.row(entry["workflow_id"])["next_run_at"] for entry in (here, there)]
+            return -1 if due[0] < due[1] else 1
+        return -1 if here["at"] <= there["at"] else 1
+
+    def _entry_of(self, moved: Moved) -> aim.Row | None:
+        """What the history says of the transaction; None if it says nothing."""
+        passed = moved.passed
+        if passed is None or passed.workflow is None:
+            return None
+        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
+        its = (passed.worker, None)  # the world's entries name no worker
+        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
+        return found[-1] if found else None
+
+    # -- the database --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """One move at a time. Raises LaneError if another is under way."""
+        if not self._busy.acquire(blocking=False):
+            raise LaneError("The last move is still under way; wait until it has ended, then try again.")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _answers(self) -> None:
+        """PostgreSQL answers now; asked before a move, so that a worker never leaves its place for nothing."""
+        try:
+            with suppress(DatabaseAway):
+                self.engine.database.check()
+                return
+            self.engine.database.check()  # a kept connection may be from before a restart
+        except DatabaseAway as away:
+            if is_full(away.__cause__):
+                raise
+            mend = "Start it again (`agentflow doctor` says which one is meant), then repeat the move."
+            raise DatabaseAway(
+                f"PostgreSQL at {self.engine.database.where} does not answer. No worker has moved. "
+                f"{FIRST_CELL if is_embedded() else mend}"
+            ) from away
+
+
+def _cause(error: AgentFlowError, done: Sequence[Moved]) -> AgentFlowError:
+    """The error; or, if a worker did not reach PostgreSQL before it, that, since the rest of a line follows from it."""
+    away = [moved.trouble for moved in done if moved.ended == "away"]
+    return DatabaseAway(away[0]) if away and isinstance(error, BadSchedule) else error

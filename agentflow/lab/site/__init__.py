@@ -1,0 +1,1 @@
+"""The course as pages that need no network and no Python."""

@@ -1,0 +1,238 @@
+"""The course as pages that open from the file system: `python -m agentflow.lab.site.site`, or `make site`.
+
+What lives here: executed notebooks to HTML, each page whole in itself, so that nothing is fetched from anywhere; a policy in
+each page holds the browser to that. What does not: running notebooks. The pages show what a run showed when nobody answered.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import mimetypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from pygments import lex
+from pygments.lexers import PythonLexer
+from pygments.token import Comment, Keyword, Number, Operator, String
+
+from ...errors import AgentFlowError
+from ..course.stages import COURSE
+
+NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
+# Nothing but what stands in the page itself: no script, no font, no picture from elsewhere.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+KINDS = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
+ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
+PROMISE = (
+    "Execution is at least once. At most one result is recorded per step; and once a workflow completes, and while the tool "
+    "remembers its keys, each planned action has left exactly one business effect."
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One stage of the site: its name, its title, what stands on it, and what the index says of it."""
+
+    name: str
+    title: str
+    body: str
+    about: str = ""
+    note: str = ""
+
+
+def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
+    """The site of these executed notebooks lies in `place`, and no other page does; the files, the index first.
+
+    Raises AgentFlowError for a notebook that was not executed, or a picture that would have to be fetched.
+    """
+    pages = [_page(path, [one.stem for one in paths]) for path in paths]
+    place.mkdir(parents=True, exist_ok=True)
+    for old in place.glob("*.html"):
+        old.unlink()
+    home = ("index.html", "The course")
+    written = [
+        _write(
+            place / "index.html",
+            "AgentFlow: the course",
+            _index(pages),
+            [(f"{pages[0].name}.html", f"Begin: {pages[0].title}")],
+        )
+    ]
+    for number, page in enumerate(pages):
+        ways = [home]
+        if number:
+            ways.append((f"{pages[number - 1].name}.html", f"Before: {pages[number - 1].title}"))
+        if number + 1 < len(pages):
+            ways.append((f"{pages[number + 1].name}.html", f"Next: {pages[number + 1].title}"))
+        written.append(_write(place / f"{page.name}.html", page.title, page.body, ways))
+    return written
+
+
+def _page(path: Path, names: Sequence[str]) -> Page:
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    if unexecuted := next((cell for cell in code if cell.execution_count is None), None):
+        raise AgentFlowError(
+            f"{path} was not executed to its end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
+            "JupyterLab, choose Run > Run All Cells, save it, and build again."
+        )
+    seen: set[str] = set()
+    parts = [_once(_cell(cell, path), seen) for cell in notebook.cells]
+    body = _with_own_links("\n".join(parts), names)
+    told = next((stage for stage in COURSE if stage.name == path.stem), None)
+    if told is None:
+        heading = re.search(r"^# (.+)$", "\n".join(cell.source for cell in notebook.cells), re.MULTILINE)
+        return Page(path.stem, heading[1] if heading else path.stem, body)
+    note = f"{told.minutes} minutes{', on the fast track' if told.fast else ''}"
+    return Page(path.stem, told.title, body, told.goal, note)
+
+
+# -- cells ---------------------------------------------------------------------------------------------------------------
+
+
+class _Prose(IPythonRenderer):
+    """Jupyter's own, with headings that links find as in JupyterLab (`#The-gap`), and without a sign behind each."""
+
+    def heading(self, text: str, level: int, **_: Any) -> str:
+        """The heading, which has an id."""
+        name = html.escape(html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-"))
+        return f'<h{level} id="{name}">{text}</h{level}>'
+
+
+def _cell(cell: Any, path: Path) -> str:
+    if cell.cell_type == "markdown":
+        renderer = _Prose(escape=False, attachments=cell.get("attachments"))
+        return f'<div class="prose">{_with_pictures(str(MarkdownWithMath(renderer=renderer).render(cell.source)), path)}</div>'
+    if cell.cell_type != "code" or not cell.source.strip():  # Shift+Enter on the last cell adds an empty one
+        return ""
+    shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
+    wide = (
+        ' role="group" aria-label="Output" tabindex="0"' if re.search("<(svg|table|img)", shown) else ""
+    )  # may scroll
+    below = f'<div class="output"{wide}>{shown}</div>' if shown else ""
+    return f'<pre class="source"><code>{_coloured(cell.source)}</code></pre>{below}'
+
+
+def _output(output: Any) -> str:
+    if output.output_type == "stream":
+        return f"<pre>{html.escape(output.text)}</pre>"
+    if output.output_type == "error":
+        return f"<pre>{html.escape(output.ename)}: {html.escape(output.evalue)}</pre>"
+    return str(output.data.get("text/html") or f"<pre>{html.escape(output.data.get('text/plain', ''))}</pre>")
+
+
+def _coloured(source: str) -> str:
+    """Python, with classes for what CSS makes visible: keywords, texts, numbers, comments."""
+    parts = []
+    for kind, text in lex(source, PythonLexer(stripnl=False, ensurenl=False)):
+        name = next((name for family, name in KINDS if kind in family), "")
+        escaped = html.escape(text)
+        parts.append(f'<span class="{name}">{escaped}</span>' if name else escaped)
+    return "".join(parts)
+
+
+def _once(text: str, seen: set[str]) -> str:
+    """The text without style sheets that stand in the page already."""
+
+    def keep(found: re.Match[str]) -> str:
+        first = found.group() not in seen
+        seen.add(found.group())
+        return found.group() if first else ""
+
+    return re.sub(r"<style>.*?</style>", keep, text, flags=re.DOTALL)
+
+
+def _with_pictures(text: str, path: Path) -> str:
+    """The text with each picture of the file system inside it. Raises AgentFlowError for one of elsewhere."""
+
+    def inside(found: re.Match[str]) -> str:
+        source = found[2]
+        if source.startswith("data:"):
+            return found.group()
+        file = path.parent / source
+        if ":" in source or source.startswith("//") or not file.is_file():
+            raise AgentFlowError(
+                f"{path} shows the picture {source!r}, which is no file beside it. Put it there, or draw it."
+            )
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return f"{found[1]}data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}{found[3]}"
+
+    return re.sub(r'(<img\b[^>]*\bsrc=")([^"]*)(")', inside, text)
+
+
+def _with_own_links(text: str, names: Sequence[str]) -> str:
+    """The text whose links to notebooks lead to pages; a link to a file that is no page leads nowhere."""
+
+    def lead(found: re.Match[str]) -> str:
+        target = found[2]
+        stem, _, place = target.partition("#")
+        if re.match(r"(https?:|mailto:|#)", target):
+            return f'{found[1]}href="{target}"'
+        if stem.endswith(".ipynb") and Path(stem).stem in names:
+            return f'{found[1]}href="{Path(stem).stem}.html{"#" + place if place else ""}"'
+        return found[1]
+
+    return re.sub(r'(<a\b[^>]*?)href="([^"]*)"', lead, text)
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------------
+
+
+def _index(pages: Sequence[Page]) -> str:
+    return (
+        f"<h1>AgentFlow: the course</h1><p>{ABOUT}</p><p>{PROMISE}</p>"
+        "<p>These pages show what the notebooks show when they are run. To answer, click and break things yourself, run "
+        "<code>make lab</code> in the project's folder.</p>"
+        f'<ol class="stages">{"".join(map(_line, pages))}</ol>'
+    )
+
+
+def _line(page: Page) -> str:
+    """The stage as it stands in the index."""
+    link = f'<a href="{page.name}.html">{page.name[:2]} · {html.escape(page.title)}</a>'
+    about = f'<br>{html.escape(page.about)}<br><span class="mute">{html.escape(page.note)}</span>' if page.about else ""
+    return f"<li>{link}{about}</li>"
+
+
+def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -> Path:
+    links = "".join(f'<a href="{target}">{html.escape(words)}</a>' for target, words in ways)
+    style = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
+    file.write_text(
+        f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the lesson</a>
+<header><nav aria-label="Course">{links}</nav></header>
+<main id="main">
+{body}
+</main>
+<footer><nav aria-label="Stages">{links}</nav></footer>
+</body>
+</html>
+""",
+        encoding="utf-8",
+    )
+    return file
+
+
+def main() -> str:
+    """The whole course is a site; what there is to say about that."""
+    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
+    if not paths:
+        raise AgentFlowError("there is no notebooks/*.ipynb here: run `make site` in the project's folder.")
+    written = build(paths)
+    return f"{len(written)} pages. Open {written[0]} in a browser; no network is needed."

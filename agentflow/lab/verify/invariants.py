@@ -1,0 +1,292 @@
+"""What must hold on every transition of a laboratory: the rows before, the rows after, and who moved.
+
+What lives here: the invariants, each a short function with a name and a sentence, of two kinds. `harm`: somebody outside was
+hurt, or can never be served. `authority`: somebody wrote who no longer had the right to; whether that harms anybody is
+another question. Tests, the explorer and the stepper's properties share these. What does not live here: reading rows
+(`rows`), which transitions there are (`explore`), and judging a finished laboratory from its tables alone (`checker`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .snapshot import Row as Row
+from .snapshot import Rows as Rows
+from .snapshot import read_rows as read_rows
+
+Kind = Literal["harm", "authority"]
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
+
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() tells.
+    """
+
+    worker: str | None = None
+    token: int | None = None
+    workflow: str | None = None
+    transaction: str = ""
+    ended: str | None = None
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One transaction (or one of the laboratory's moves): rows before, rows after, and who moved."""
+
+    before: Rows
+    after: Rows
+    mover: Mover = Mover()
+
+    def entries(self) -> list[Row]:
+        """The entries that are new in the history."""
+        known = {(row["workflow_id"], row["n"]) for row in self.before.history}
+        return [row for row in self.after.history if (row["workflow_id"], row["n"]) not in known]
+
+    def pairs(self) -> Iterator[tuple[Row, Row]]:
+        """Each workflow's row before and after."""
+        for after in self.after.workflows:
+            before = self.before.workflow(after["id"])
+            if before is not None:
+                yield before, after
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """The row that breaks an invariant: its table, its key, and what is wrong with it."""
+
+    table: str
+    row: str
+    says: str
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.row}: {self.says}"
+
+
+Check = Callable[[Transition], Iterator[Guilty]]
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """Something that must hold on every transition, with the sentence that says it."""
+
+    name: str
+    kind: Kind
+    sentence: str
+    check: Check
+
+
+INVARIANTS: dict[str, Invariant] = {}
+"""Every invariant by name; those of harm first."""
+
+
+def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
+    def add(check: Check) -> Check:
+        name = check.__name__.replace("_", " ")
+        INVARIANTS[name] = Invariant(name, kind, sentence, check)
+        return check
+
+    return add
+
+
+def broken(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+    """Every invariant that this transition breaks, each with the guilty row."""
+    return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
+
+
+# -- harm --------------------------------------------------------------------------------------------------------------
+
+
+@_invariant("harm", "At most one business effect is left by each planned action.")
+def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
+    """Also when the engine made up a second key for the same action, or none."""
+    after = transition.after
+    if len(after.effects) == len(transition.before.effects):
+        return
+    planned = Counter((row["workflow_id"], row["action"]) for row in after.intents if row["status"] != "REFUSED")
+    done = Counter((row["workflow_id"], row["action"]) for row in after.effects)
+    keys = Counter(row["idempotency_key"] for row in after.effects if row["idempotency_key"] is not None)
+    for row in after.effects[len(transition.before.effects) :]:
+        action = row["workflow_id"], row["action"]
+        if done[action] > max(1, planned[action]) or keys[row["idempotency_key"]] > 1:
+            says = f"effect {done[action]} of action {row['action']!r}, of which {max(1, planned[action])} was planned"
+            yield Guilty("tool_ledger", row["workflow_id"], says)
+
+
+@_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
+def completed_means_done(transition: Transition) -> Iterator[Guilty]:
+    """Looked at when something of a completed workflow changed."""
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        done = {row["action"] for row in rows.of("effects", workflow_id)}
+        for key, intent in intents.items():
+            if intent["status"] == "PENDING":
+                yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
+        for step in _actions_done(rows, workflow_id):
+            key = step["step_id"]
+            if key not in intents:
+                yield Guilty(
+                    "action_intents", f"{workflow_id} {key}", "is missing although the action is recorded as done"
+                )
+            if (intents[key]["action"] if key in intents else key) not in done:
+                yield Guilty("tool_ledger", f"{workflow_id} {key}", "has no effect although the workflow is completed")
+
+
+@_invariant("harm", "A completed workflow has recorded for each action what the tool answered.")
+def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
+    """The checkpoint, the acknowledgment and the world's own record agree."""
+    for workflow_id in _newly_completed(transition):
+        rows = transition.after
+        intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
+        for step in _actions_done(rows, workflow_id):
+            where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
+            action = intent["action"] if intent else step["step_id"]
+            answers = [row["result"] for row in rows.of("effects", workflow_id) if row["action"] == action]
+            if intent and _value(intent["tool_result"]) != _value(step["value"]):
+                yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
+            elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:
+                yield Guilty("steps", where, f"holds {step['value']}, and the tool answered {answers[0]}")
+
+
+def _newly_completed(transition: Transition) -> list[str]:
+    return [
+        after["id"]
+        for before, after in transition.pairs()
+        if after["status"] == "completed" and _changed(transition, before, after)
+    ]
+
+
+def _actions_done(rows: Rows, workflow_id: str) -> list[Row]:
+    """The checkpoints of actions that succeeded."""
+    return [row for row in rows.of("steps", workflow_id) if row["kind"] == "side_effect" and row["error"] is None]
+
+
+@_invariant("harm", "A checkpoint once written never changes.")
+def checkpoint_never_changes(transition: Transition) -> Iterator[Guilty]:
+    """What is recorded stays: only a person's requeue takes the last failure away."""
+    now: dict[tuple[str, str], Row] = {(row["workflow_id"], row["step_id"]): row for row in transition.after.steps}
+    requeued = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_requeued"}
+    for was in transition.before.steps:
+        step = now.get((was["workflow_id"], was["step_id"]))
+        where = f"{was['workflow_id']} {was['step_id']}"
+        if step is None:
+            if was["workflow_id"] not in requeued or was["error"] is None:
+                yield Guilty("steps", where, f"was {was['value'] or was['error']} and is gone")
+            continue
+        for column in ("position", "kind", "value", "error", "waited_for"):
+            if was[column] != step[column]:
+                yield Guilty("steps", where, f"{column} was {was[column]} and is {step[column]}")
+
+
+@_invariant("harm", "At most one worker reports completion.")
+def one_completion(transition: Transition) -> Iterator[Guilty]:
+    """A second complete that is committed, and a worker that reports what it did not do."""
+    completed = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_completed"}
+    for before, after in transition.pairs():
+        here = after["id"] == transition.mover.workflow or transition.mover.workflow is None
+        if before["status"] == "completed" and after["id"] in completed:
+            yield Guilty("workflows", after["id"], "was completed a second time")
+        elif before["status"] == "completed" and before["result"] != after["result"]:
+            yield Guilty("workflows", after["id"], f"result was {before['result']} and is {after['result']}")
+        elif transition.mover.ended == "completed" and here and after["id"] not in completed:
+            yield Guilty(
+                "workflows", after["id"], f"is {after['status']}, and a worker reports that it completed it now"
+            )
+
+
+@_invariant("harm", "Every wait of one name sees one payload, the first that was delivered.")
+def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
+    """Compared with each other and with the row's own events."""
+    for after in transition.after.workflows:
+        events: dict[str, str] = json.loads(after["events"])
+        seen = {name: json.loads(payload) for name, payload in events.items()}
+        for step in transition.after.of("steps", after["id"]):
+            if step["kind"] != "wait":
+                continue
+            name, payload = step["waited_for"], _value(step["value"])
+            if seen.setdefault(name, payload) != payload:
+                says = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
+                yield Guilty("steps", f"{after['id']} {step['step_id']}", says)
+
+
+@_invariant(
+    "harm",
+    "No workflow is stuck: a new worker, given time, can complete it, alone or after those that stand have gone on.",
+)
+def no_workflow_is_stuck(transition: Transition) -> Iterator[Guilty]:
+    """For a transition whose mover is "all that a live worker can do": leases ended, events delivered, back-offs over."""
+    if transition.mover.transaction != ALL_THAT_A_WORKER_CAN_DO:
+        return
+    for row in transition.after.workflows:
+        if row["status"] in ("ready", "waiting"):
+            yield Guilty("workflows", row["id"], f"stays {row['status']} in state {row['state']}, whoever works on it")
+        elif row["status"] == "failed":
+            error = json.loads(row["error"])
+            if error["type"] != "CrashBudgetSpent":
+                why = f"{error['type']}: {error['message'].partition('. ')[0]:.160}"
+                yield Guilty("workflows", row["id"], f"fails whoever works on it ({why})")
+
+
+ALL_THAT_A_WORKER_CAN_DO = "all that a worker can do"
+
+
+# -- authority ---------------------------------------------------------------------------------------------------------
+
+
+@_invariant("authority", "Tokens only rise, and each claim raises its workflow's.")
+def tokens_only_rise(transition: Transition) -> Iterator[Guilty]:
+    """A claim with the old token would make two holders look like one."""
+    claimed = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_claimed"}
+    for before, after in transition.pairs():
+        if after["fence_token"] < before["fence_token"] or (
+            after["id"] in claimed and after["fence_token"] == before["fence_token"]
+        ):
+            says = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
+            yield Guilty("workflows", after["id"], says + (" after a claim" if after["id"] in claimed else ""))
+
+
+@_invariant("authority", "Nothing is written under an older token than the row's.")
+def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
+    """A refusal numbers itself and writes an entry; anything more than that needs the current token."""
+    mover = transition.mover
+    for before, after in transition.pairs():
+        token = before["fence_token"]
+        stale = mover.workflow == after["id"] and mover.token is not None and mover.token < token
+        if stale and _changed(transition, before, after):
+            says = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
+            yield Guilty("workflows", after["id"], says)
+        for row in transition.entries():
+            old = row["fence_token"] is not None and row["fence_token"] < token
+            if (
+                old
+                and row["workflow_id"] == after["id"]
+                and row["transaction"] in _GUARDED
+                and row["event"] != "write_refused"
+            ):
+                yield Guilty(
+                    "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
+                )
+
+
+_GUARDED = {"checkpoint", "intent", "acknowledge", "complete", "wait", "renew", "release", "postpone", "fail"}
+
+
+def _changed(transition: Transition, before: Row, after: Row) -> bool:
+    """Whether anything of a workflow is other than it was, but the number of its entries and the clock's answers."""
+    unmoved = ("entries", "turn")
+    if {**before, **dict.fromkeys(unmoved)} != {**after, **dict.fromkeys(unmoved)}:
+        return True
+    return any(
+        transition.before.of(table, after["id"]) != transition.after.of(table, after["id"])
+        for table in ("steps", "intents")
+    )
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

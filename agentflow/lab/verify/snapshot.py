@@ -1,0 +1,89 @@
+"""All that a laboratory's tables and history hold at one moment, read by one query.
+
+What lives here: `Rows` and `read_rows`. What does not: what must hold between two of them (`invariants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...database import Database
+from ...statements import Statement
+
+Row = Mapping[str, Any]
+
+_READ = Statement(
+    "rows",
+    "All rows of a laboratory from one snapshot; JSON columns as their text, clocks as live, expired, due.",
+    """\
+SELECT (SELECT coalesce(json_agg(r ORDER BY r.id), '[]') FROM (
+            SELECT id, name, input::text, status, state, result::text, error::text, lease_owner, fence_token,
+                   CASE WHEN lease_expires_at > clock_timestamp() THEN 'live'
+                        WHEN lease_expires_at IS NOT NULL THEN 'expired' END AS lease,
+                   next_run_at <= clock_timestamp() AS due,
+                   rank() OVER (ORDER BY next_run_at) AS turn,
+                   checkpoints, entries, waiting_for, events::text, attempts, crashes
+            FROM agentflow.workflows) AS r) AS workflows,
+       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.position, r.step_id), '[]') FROM (
+            SELECT workflow_id, step_id, position, kind, state, value::text, error::text, waited_for, fence_token, worker
+            FROM agentflow.steps) AS r) AS steps,
+       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.key), '[]') FROM (
+            SELECT workflow_id, key, idempotency_key, action, arguments::text, status, tool_result::text, error::text,
+                   fence_token, worker
+            FROM agentflow.action_intents) AS r) AS intents,
+       (SELECT coalesce(json_agg(r ORDER BY r.effect_id), '[]') FROM (
+            SELECT effect_id, idempotency_key, remembered, workflow_id, action, arguments::text, result::text, attempts
+            FROM agentflow_world.tool_ledger) AS r) AS effects,
+       (SELECT coalesce(json_agg(r ORDER BY r.attempt_id), '[]') FROM (
+            SELECT attempt_id, effect_id, attempt, idempotency_key, workflow_id, action, outcome
+            FROM agentflow_world.tool_attempts) AS r) AS attempts,
+       (SELECT coalesce(json_agg(r ORDER BY r.workflow_id, r.n), '[]') FROM (
+            SELECT workflow_id, n, event, transaction, subject, worker, fence_token, detail
+            FROM agentflow.history) AS r) AS history""",
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of one laboratory at one moment, by table; JSON columns hold their text. `history` may be a part of it."""
+
+    workflows: tuple[Row, ...] = ()
+    steps: tuple[Row, ...] = ()
+    intents: tuple[Row, ...] = ()
+    effects: tuple[Row, ...] = ()
+    attempts: tuple[Row, ...] = ()
+    history: tuple[Row, ...] = ()
+
+    def workflow(self, workflow_id: str) -> Row | None:
+        """The workflow's row, or None."""
+        return next((row for row in self.workflows if row["id"] == workflow_id), None)
+
+    def of(self, table: str, workflow_id: str) -> list[Row]:
+        """The rows of one table that belong to a workflow."""
+        return [row for row in getattr(self, table) if row["workflow_id"] == workflow_id]
+
+
+class HasDatabase(Protocol):
+    """An engine, as far as reading its rows needs one."""
+
+    database: Database
+
+
+def rows_sql(schema: str) -> str:
+    """The text of the one query behind read_rows()."""
+    return _READ.render(schema)
+
+
+def rows_from(answer: Row) -> Rows:
+    """The record of what that query answered."""
+    return Rows(**{table: tuple(rows) for table, rows in answer.items()})
+
+
+def read_rows(engine: HasDatabase) -> Rows:
+    """All rows of the engine's laboratory, from one snapshot. Raises DatabaseAway."""
+    database = engine.database
+    with database.alchemy.connect() as connection:
+        found = connection.exec_driver_sql(rows_sql(database.schema))
+        return rows_from(dict(found.mappings().one()))

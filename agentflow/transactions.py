@@ -1,0 +1,471 @@
+"""One method per transaction: rows in, records out.
+
+What lives here: what each named statement is told, and what its answer means. What does not: the texts (`statements`), the
+connection (`database`), what a workflow function sees (`run`, `journal`), and the loop around it (`worker`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from .database import Database, Row
+from .errors import (
+    ActionMismatch,
+    AgentFlowError,
+    AlreadyFinished,
+    BadName,
+    CrashInjected,
+    DuplicateStep,
+    EventRefused,
+    IdTaken,
+    LostLease,
+    ToolRefused,
+    UnknownWorkflow,
+)
+from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
+from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
+
+DEFAULT_WORKFLOW = "support_agent"
+DEFAULT_ACTION = "resolve-account"
+_ADVANCING = {"checkpoint", "acknowledge", "wait"}
+_RELEASING = {"complete", "fail", "release", "postpone", "wait"}
+
+# A statement that is refused by the row as it was when it began may wait, to record that, for the very change that makes
+# it possible (a requeue behind the fail). The refusal shows the row as it is now; if it would do, the statement is asked again.
+NOW_POSSIBLE: Mapping[str, Callable[[Row], bool]] = {
+    "deliver": lambda row: row["status"] in ("ready", "waiting") and row["same"] is None,
+    "cancel": lambda row: row["status"] in ("ready", "waiting"),
+    "requeue": lambda row: row["status"] == "failed",
+    "expire": lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
+}
+
+
+class Transactions:
+    """Every transaction of the engine, each one SQL statement through the database's one door.
+
+    `hook` is called before and after each of them with a frozen Boundary. `lease_seconds` and the other times are in
+    `policy`, in seconds.
+    """
+
+    journal: Any = None  # what keeps the calls of a claimed workflow, if it is not a ClaimedJournal
+
+    def __init__(self, database: Database, *, policy: Policy | None = None, hook: Hook | None = None) -> None:
+        self.database, self.policy, self.hook = database, policy or Policy(), hook
+
+    def with_hook(self, hook: Hook | None) -> Any:
+        """The same engine on the same database, with another hook."""
+        other = copy.copy(self)
+        other.hook = hook
+        return other
+
+    # -- creating and reading ------------------------------------------------------------------------------------------
+
+    def create_workflow(
+        self, request: Any, *, name: str = DEFAULT_WORKFLOW, workflow_id: str | None = None
+    ) -> dict[str, Any]:
+        """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
+
+        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
+        if the id belongs to another name or input.
+        """
+        ((found, created),) = self._create([request], name, [workflow_id]).items()
+        return {**(self.get_workflow(found) or {}), "created": created}
+
+    def create_workflows(
+        self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
+
+        Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
+        """
+        return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
+
+    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
+        """The ids in order, and whether this call made each."""
+        check_name("workflow name", name)
+        ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
+        texts = []
+        for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
+            try:
+                check_name("workflow id", workflow_id)
+                texts.append(to_json(request, workflow=wanted[index] or "(new)", step="input"))
+            except AgentFlowError as error:
+                error.add_note(f"This is item {index} of {len(requests)}; none was created.")
+                raise
+        if len(set(ids)) != len(ids):
+            raise BadName(
+                "the same workflow id stands twice in one batch; none was created. Give each an id of its own."
+            )
+        if not ids:
+            return {}
+        params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
+        subject = ids[0] if len(ids) == 1 else None
+        rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
+        if len(rows) != len(ids):
+            raise AgentFlowError(
+                f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again."
+            )
+        taken = {row["id"] for row in rows if not row["same"]}
+        if taken:
+            index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
+            others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
+            raise IdTaken(
+                f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
+                + others
+            )
+        inserted = {row["id"]: bool(row["inserted"]) for row in rows}
+        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
+
+    def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
+        """The workflow's row with `request`, `classification`, `plan`, `steps` and `actions`, or None."""
+        rows = self.database.read("inspect", {"p_workflow": check_name("workflow id", workflow_id)})
+        if not rows:
+            return None
+        row = rows[0]
+        values = {step["step_id"]: step["value"] for step in row["steps"]}
+        events = {name: json.loads(payload) for name, payload in row["events"].items()}
+        return {
+            **row,
+            "events": events,
+            "request": row["input"],
+            "classification": values.get("classify"),
+            "plan": values.get("plan"),
+        }
+
+    def list_workflows(
+        self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """A page of workflows, the newest first, whose id begins with `prefix` (taken literally)."""
+        if prefix:
+            check_name("prefix", prefix)
+        params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
+        return self.database.read("list", params)
+
+    def history(self, workflow_id: str) -> list[dict[str, Any]]:
+        """All entries of a workflow in order. An entry of the world stands after the engine's entries that came before it."""
+        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
+        return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
+
+    def show_sql(self, name: str) -> str:
+        """The real text of a transaction."""
+        return self.database.sql(name)
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    def claim_workflow(
+        self, worker_id: str, lease_seconds: float | None = None, *, names: Sequence[str] = (DEFAULT_WORKFLOW,)
+    ) -> Claim | None:
+        """The oldest runnable workflow of these names belongs to the worker, or None if there is none now.
+
+        Transaction: claim. A workflow whose crash budget is spent is failed instead, and the next one is claimed.
+        """
+        check_name("worker id", worker_id)
+        lease = self.policy.lease_seconds if lease_seconds is None else lease_seconds
+        params = {
+            "p_worker": worker_id,
+            "p_names": list(names),
+            "p_lease": timedelta(seconds=lease),
+            "p_crash_budget": self.policy.crash_budget,
+        }
+        while True:
+            rows = self._claim(params, Boundary("claim", "before", worker=worker_id))
+            if not rows:
+                return None
+            row = rows[0]
+            if row["status"] == "ready":
+                return Claim(
+                    row["id"], worker_id, row["fence_token"], row["name"], row["input"], row["checkpoints"],
+                    row["attempts"], row["held_by"] is not None, lease,
+                )  # fmt: skip
+
+    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[Row]:
+        return self.database.transact("claim", params, boundary, self.hook)[0]
+
+    def runnable(self, names: Sequence[str]) -> bool:
+        """Whether there is work now, also behind a row that a claim skipped because it was locked."""
+        return bool(self.database.read("runnable", {"p_names": list(names)})[0]["runnable"])
+
+    def load(self, claim: Claim) -> tuple[Claim, list[Checkpoint], dict[str, ActionIntent]]:
+        """The checkpoints and planned actions of the claimed workflow, counted against its row.
+
+        Transaction: load. Raises LostLease if the token is not the row's any more.
+        """
+        params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
+        rows, _ = self.database.transact("load", params, self._boundary("load", claim), self.hook)
+        if not rows:
+            raise LostLease(
+                claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's"
+            )
+        steps = [
+            Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
+            for row in rows
+            if row["position"] is not None
+        ]
+        intents = {
+            row["subject"]: ActionIntent(
+                claim.workflow_id, row["subject"], row["idempotency_key"], row["action"], row["arguments"]
+            )
+            for row in rows
+            if row["kind"] == "intent"
+        }
+        if len(steps) != rows[0]["checkpoints"]:
+            raise AgentFlowError(
+                f"workflow {claim.workflow_id!r} counts {rows[0]['checkpoints']} checkpoints and has {len(steps)}. Somebody "
+                "changed the rows by hand; nothing was replayed. Put the rows back, or cancel the workflow."
+            )
+        return replace(claim, checkpoints=len(steps)), steps, intents
+
+    # -- guarded writes ------------------------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, claim: Claim, step_id: str, value: Any = None, *, state: str | None = None,
+        error: dict[str, Any] | None = None, detail: str | None = None,
+    ) -> Claim:  # fmt: skip
+        """The step's result (or its final failure) is recorded; the claim for the next write.
+
+        Transaction: checkpoint. Raises LostLease, UnfaithfulValue.
+        """
+        params = self._recorded(claim, step_id, value, error) | {"p_state": state or step_id.upper()}
+        self._guarded("checkpoint", claim, step_id, params, detail)
+        return replace(claim, checkpoints=claim.checkpoints + 1, attempts=0)
+
+    def create_action_intent(
+        self, claim: Claim, key: str = DEFAULT_ACTION, action: str = DEFAULT_ACTION, arguments: Any = None, *,
+        state: str = "ACTION_PENDING", detail: str | None = None,
+    ) -> ActionIntent:  # fmt: skip
+        """The action is planned under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
+
+        Transaction: intent. Raises LostLease, and ActionMismatch if the key has another action or other arguments.
+        """
+        check_name("action key", key)
+        text = to_json(arguments, workflow=claim.workflow_id, step=key)
+        intent = ActionIntent(claim.workflow_id, key, idempotency_key(claim.workflow_id, key), action, json.loads(text))
+        params = {
+            "p_key": intent.idempotency_key,
+            "p_action": check_name("action", action),
+            "p_arguments": text,
+            "p_state": state,
+        }
+        self._guarded("intent", claim, key, params, detail)
+        return intent
+
+    def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
+        """What the tool answered. The world may have acted whether or not this returns.
+
+        Transaction: tool, the world's own. Raises ToolRefused if it certainly did nothing; any other error means that
+        nobody knows.
+        """
+        boundary = self._boundary("tool", claim, intent.key)
+        self._tell(boundary)
+        try:
+            result = tool(ToolCall(intent.idempotency_key, intent.action, intent.arguments, claim.workflow_id))
+        except ToolRefused:
+            self._tell(replace(boundary, edge="after", outcome="refused"))
+            raise
+        except CrashInjected:
+            raise
+        except BaseException:
+            self._tell(replace(boundary, edge="after", outcome="unknown"))
+            raise
+        self._tell(replace(boundary, edge="after", outcome="committed"))
+        return result
+
+    def acknowledge_action(
+        self, claim: Claim, tool_result: Any = None, key: str = DEFAULT_ACTION, *, state: str = "ACTION_ACKNOWLEDGED",
+        error: dict[str, Any] | None = None, detail: str | None = None,
+    ) -> Claim:  # fmt: skip
+        """The planned action is acknowledged with the tool's result (or its refusal) and checkpointed.
+
+        Transaction: acknowledge. Raises LostLease, also when the action is not pending; UnfaithfulValue.
+        """
+        params = self._recorded(claim, key, tool_result, error) | {"p_state": state}
+        self._guarded("acknowledge", claim, key, params, detail)
+        return replace(claim, checkpoints=claim.checkpoints + 1, attempts=0)
+
+    def complete_workflow(self, claim: Claim, result: Any, *, detail: str | None = None) -> None:
+        """The workflow is completed with this result and holds no lease. Transaction: complete. Raises LostLease."""
+        text = to_json(result, workflow=claim.workflow_id, step="result")
+        self._guarded("complete", claim, None, {"p_value": text}, detail)
+
+    def wait_for_event(
+        self, claim: Claim, step_id: str, name: str, *, state: str | None = None, detail: str | None = None
+    ) -> tuple[Claim, bool, Any]:
+        """Either the event had arrived and is checkpointed, or the workflow is parked without a lease.
+
+        Returns the next claim, whether it had arrived, and the payload. Transaction: wait. Raises LostLease.
+        """
+        check_name("event name", name, MAX_EVENT_NAME)
+        params = {"p_step": check_name("step id", step_id), "p_state": state or step_id.upper()}
+        row = self._guarded("wait", claim, name, params, detail)
+        if row["outcome"] == "refused":  # it was in doubt, and had been committed by an earlier issue
+            if row["lease_owner"] is None:
+                return claim, False, None
+            claim, steps, _ = self.load(claim)
+            return claim, True, steps[-1].value
+        arrived = bool(row["arrived"])
+        return replace(claim, checkpoints=row["checkpoints"], attempts=0), arrived, row["payload"]
+
+    def renew_lease(self, claim: Claim) -> None:
+        """The lease lasts another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
+        self._guarded("renew", claim, None, {"p_lease": timedelta(seconds=claim.lease_seconds)})
+
+    def release_lease(self, claim: Claim) -> None:
+        """Nobody holds the workflow; the next claim is no recovery. Transaction: release. Raises LostLease."""
+        self._guarded("release", claim, None, {})
+
+    def postpone(self, claim: Claim, step_id: str, error: dict[str, Any], delay_seconds: float) -> None:
+        """The failed attempt is counted, the lease released, the next attempt due later. Transaction: postpone."""
+        text = to_json(error, workflow=claim.workflow_id, step=step_id)
+        self._guarded("postpone", claim, step_id, {"p_error": text, "p_delay": timedelta(seconds=delay_seconds)})
+
+    def fail_workflow(self, claim: Claim, error: dict[str, Any], step_id: str | None = None) -> None:
+        """The workflow is failed and the error kept; `requeue_workflow` revives it. Transaction: fail. Raises LostLease."""
+        text = to_json(error, workflow=claim.workflow_id, step=step_id or "?")
+        self._guarded("fail", claim, step_id, {"p_error": text})
+
+    # -- what people and the outside do to a workflow --------------------------------------------------------------------
+
+    def deliver_event(self, workflow_id: str, name: str, payload: Any = None) -> None:
+        """The workflow has the event; if it waits for it, it is runnable. The same delivery again changes nothing.
+
+        Transaction: deliver. Raises UnknownWorkflow, UnfaithfulValue, and EventRefused if another payload came first or
+        the workflow is finished.
+        """
+        check_name("event name", name, MAX_EVENT_NAME)
+        text = to_json(payload, workflow=workflow_id, step=name)
+        row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
+        if row["outcome"] == "refused" and not row["same"]:
+            why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
+            raise EventRefused(
+                f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
+            )
+
+    def cancel_workflow(self, workflow_id: str) -> None:
+        """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
+
+        Raises UnknownWorkflow, and AlreadyFinished if complete or fail won.
+        """
+        row = self._unclaimed("cancel", workflow_id)
+        if row["outcome"] == "refused" and row["status"] != "cancelled":
+            raise AlreadyFinished(workflow_id, row["status"], "cancelled")
+
+    def requeue_workflow(self, workflow_id: str) -> None:
+        """A failed workflow is runnable again: budgets fresh, its last recorded failure gone. Transaction: requeue.
+
+        Raises UnknownWorkflow, and AlreadyFinished if it is not failed.
+        """
+        row = self._unclaimed("requeue", workflow_id)
+        if row["outcome"] == "refused" and not (row["in_doubt"] and row["status"] == "ready"):
+            raise AlreadyFinished(workflow_id, row["status"], "requeued")
+
+    def expire_lease(self, workflow_id: str) -> None:
+        """The workflow's lease has expired, or its back-off has ended (the laboratory's clock). Transaction: expire.
+
+        Raises UnknownWorkflow, and AlreadyFinished if there is nothing to age.
+        """
+        row = self._unclaimed("expire", workflow_id)
+        if row["outcome"] == "refused" and not row["in_doubt"]:
+            status = "ready and held by nobody" if row["status"] == "ready" else row["status"]
+            raise AlreadyFinished(workflow_id, status, "aged")
+
+    # -- how each of them is asked -------------------------------------------------------------------------------------
+
+    def _recorded(self, claim: Claim, step_id: str, value: Any, error: dict[str, Any] | None) -> dict[str, Any]:
+        """Exactly one of value and error, as JSON text."""
+        check_name("step id", step_id)
+        if error is None:
+            return {"p_value": to_json(value, workflow=claim.workflow_id, step=step_id), "p_error": None}
+        return {"p_value": None, "p_error": to_json(error, workflow=claim.workflow_id, step=step_id)}
+
+    def _boundary(self, name: str, claim: Claim, subject: str | None = None) -> Boundary:
+        return Boundary(name, "before", claim.worker_id, claim.workflow_id, claim.fence_token, subject)
+
+    def _tell(self, boundary: Boundary) -> None:
+        if self.hook:
+            self.hook(boundary)
+
+    def _guarded(
+        self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
+    ) -> Row:
+        """The row after a guarded write; LostLease if the guard refused it and no earlier issue of it was committed."""
+        told = {
+            "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
+            "p_checkpoints": claim.checkpoints, "p_subject": subject, "p_detail": detail, **params,
+        }  # fmt: skip
+        boundary = self._boundary(name, claim, subject)
+        try:
+            rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        except DuplicateStep as twice:
+            step = f"step {told.get('p_step', subject)!r}"
+            raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
+        if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
+            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired: see NOW_POSSIBLE.
+            rows, again = self.database.transact(name, told, boundary, self.hook)
+            in_doubt = in_doubt or again
+        if not rows:
+            raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
+        row = rows[0]
+        if row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim)):
+            return row
+        reason = _reason(row, claim)
+        if reason is None and name == "intent":
+            raise ActionMismatch(
+                f"workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
+                "Nothing was changed; give each planned action a key of its own."
+            )
+        raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
+
+    def _unclaimed(
+        self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
+    ) -> Row:
+        check_name("workflow id", workflow_id)
+        told = {
+            "p_workflow": workflow_id,
+            "p_worker": None,
+            "p_token": None,
+            "p_subject": subject,
+            "p_detail": None,
+            **(params or {}),
+        }
+        boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
+        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        if rows and rows[0]["outcome"] == "refused" and NOW_POSSIBLE[name](rows[0]):
+            rows, again = self.database.transact(name, told, boundary, self.hook)
+            in_doubt = in_doubt or again
+        if not rows:
+            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; list_workflows() shows which there are.")
+        return {**rows[0], "in_doubt": in_doubt}
+
+
+def _was_mine(name: str, row: Row, claim: Claim) -> bool:
+    """Whether the locked row shows that an earlier issue of this statement was committed.
+
+    The token is still mine, and only its holder can have made the change.
+    """
+    if row["fence_token"] != claim.fence_token or row["status"] == "cancelled":
+        return False
+    if row["lease_owner"] is None:
+        return name in _RELEASING
+    advanced = row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
+    return bool(advanced and name in _ADVANCING)
+
+
+def _reason(row: Row, claim: Claim) -> str | None:
+    """Why the guard refused, from the row as it is now; None if the claim itself is good."""
+    if row["fence_token"] != claim.fence_token:
+        return f"token {claim.fence_token} is not the row's {row['fence_token']}"
+    if row["status"] != "ready":
+        return f"the workflow is {row['status']}"
+    if row["lease_owner"] != claim.worker_id:
+        return f"the lease is held by {row['lease_owner'] or 'nobody'}, not by {claim.worker_id}"
+    if row["expired"]:
+        return "the lease expired"
+    if row["checkpoints"] != claim.checkpoints:
+        return f"the row counts {row['checkpoints']} checkpoints, the writer {claim.checkpoints}"
+    return None

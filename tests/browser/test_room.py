@@ -1,0 +1,465 @@
+"""The control room in a real JupyterLab: clicks, keys, names and contrast, light and dark, and pages without a kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from agentflow import Database, Engine
+from agentflow.lab.schedule.grammar import Move, Schedule, parse
+from agentflow.lab.schedule.presets import PRESETS
+from tests.conftest import rows
+from tests.support.browser import PATIENCE, THEMES, Lab, open_notebook, overheard, run_all, shot, shut, write_notebook
+from tests.support.helpers import eventually
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+FIRST = """\
+from agentflow.lab.laboratory import fresh_laboratory
+from agentflow.lab.room import control_room
+engine = fresh_laboratory("{}")"""
+SECOND = """\
+room = control_room(engine)
+room"""
+GAP = "A*5 A! expire B"
+DISCONNECTED = "jupyter-widgets-disconnected"
+CUT_OFF = """room => {
+    const edges = room.getBoundingClientRect(), shown = [...room.querySelectorAll('button, input, select, .af-lane')];
+    const out = shown.filter(one => one.offsetParent).filter(one => {
+        const box = one.getBoundingClientRect(), cell = room.parentElement.closest('.jp-OutputArea-output, .jp-Notebook');
+        return box.right > edges.right || box.right > cell.getBoundingClientRect().right || (one.matches('button') &&
+            one.closest('.af-lane') && box.right > one.closest('.af-lane').getBoundingClientRect().right); });
+    const words = [...room.querySelectorAll('.head > span')].filter(one => one.getBoundingClientRect().right >
+        [...room.querySelectorAll('.af-top button')].at(-1).getBoundingClientRect().left);
+    return [...out, ...words].map(one => one.outerHTML.slice(0, 160));
+}"""
+PARTED = """room => {
+    const before = one => getComputedStyle(one, '::before');
+    const line = before(room), all = [...room.querySelectorAll('*')];
+    const icons = all.filter(one => one.offsetParent && !['none', 'normal'].includes(before(one).content)
+        && before(one).display !== 'none');
+    const buttons = [...room.querySelectorAll('button, input, select')].filter(one => one.offsetParent);
+    const pressable = buttons.filter(one => getComputedStyle(one).pointerEvents !== 'none').map(one => one.outerHTML);
+    const focused = buttons.filter(one => { one.focus(); return document.activeElement === one; }).map(one => one.outerHTML);
+    return [line.display === 'none' ? '' : line.content, icons.length, pressable, focused];
+}"""
+
+
+@dataclass
+class Shown:
+    """A room on a page, and what the console complained about."""
+
+    page: Page
+    name: str
+    trouble: list[str]
+
+    @property
+    def room(self) -> Locator:
+        return self.page.locator(".af-room:not(.still)").first
+
+    def button(self, name: str, lane: str = "") -> Locator:
+        """The button with this name, in a lane or anywhere."""
+        place = self.room.get_by_role("group", name=f"worker {lane}") if lane else self.room
+        return place.get_by_role("button", name=re.compile(f"^{re.escape(name)}"))
+
+    @property
+    def line(self) -> str:
+        """The schedule of what is on screen."""
+        return self.room.locator(".twin").get_attribute("data-line") or ""
+
+    @property
+    def twin(self) -> list[str]:
+        return self.room.locator(".twin li").all_inner_texts()
+
+    def click(self, name: str, lane: str = "") -> None:
+        """The button was clicked and the schedule has grown."""
+        before = self.line
+        self.button(name, lane).click()
+        eventually(lambda: self.line != before)
+
+    def says(self, text: str) -> None:
+        expect(self.room.locator(".af-say")).to_contain_text(text, timeout=PATIENCE)
+
+    def run(self, line: str) -> None:
+        """The line was typed and played."""
+        self.room.get_by_label("schedule").fill(line)
+        self.room.get_by_label("schedule").press("Enter")
+        eventually(lambda: self.line == str(parse(line)))
+
+    def choose(self, label: str, option: str) -> None:
+        self.room.get_by_label(label).select_option(option)
+
+
+@pytest.fixture(scope="module", params=THEMES, ids=[name for name, _ in THEMES])
+def shown(request: pytest.FixtureRequest, browser: Browser, lab: Lab) -> Iterator[Shown]:
+    """A room in each theme, on an empty laboratory."""
+    name, theme = request.param
+    write_notebook(lab, f"{name}.ipynb", FIRST.format(f"room_{name}"), SECOND, "1", "2")
+    page = browser.new_page(viewport={"width": 1400, "height": 1500})
+    trouble = overheard(page)
+    open_notebook(page, lab, f"{name}.ipynb", theme)
+    run_all(page)
+    shown = Shown(page, name, trouble)
+    shown.room.wait_for()
+    yield shown
+    shut(page)
+
+
+@pytest.fixture
+def clean(shown: Shown) -> Shown:
+    """The room, emptied."""
+    if shown.line:
+        shown.run("A")
+        shown.button("Reset").click()
+        eventually(lambda: shown.line == "")
+    return shown
+
+
+def play_by_clicking(shown: Shown, schedule: Schedule) -> None:
+    """Every move of the schedule was made by a click on the button that a learner would take."""
+    single = {
+        "kill": "Crash",
+        "pause": "Pause",
+        "resume": "Resume",
+        "start": "New process",
+    }
+    free = {"expire": "Expire lease", "due": "End back-off", "deliver": "Deliver", "lose": "Lose reply"}
+    for move in schedule.moves:
+        if move.verb == "go":
+            _steps(shown, move)
+        elif move.verb in single:
+            shown.click(single[move.verb], move.lane)
+        else:
+            shown.click(free[move.verb])
+
+
+def _steps(shown: Shown, move: Move) -> None:
+    if move.times is not None:
+        for _ in range(move.times):
+            shown.click("Step", move.lane)
+        return
+    lane = shown.room.get_by_role("group", name=f"worker {move.lane}")
+    shown.click("Step", move.lane)
+    while "idle" not in lane.locator(".where").inner_text():
+        shown.click("Step", move.lane)
+
+
+def contrast_and_names(page: Page) -> list[str]:
+    """What axe complains about inside the room."""
+    if not page.evaluate("() => !!window.axe"):
+        page.add_script_tag(content=files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    # JupyterLab's body is 0 px high and cuts off what overflows: axe would take all text for hidden, and say nothing.
+    found: list[str] = page.evaluate(
+        """async () => { document.body.style.overflow = 'visible';
+            const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations']});
+            return violations.flatMap(v => v.nodes.map(
+                n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_famous_history_can_be_played_by_clicking(clean: Shown, name: str) -> None:
+    schedule = parse(PRESETS[name].line)
+    if setting := str(schedule.setting):
+        clean.run(setting)
+    play_by_clicking(clean, schedule)
+    clicked, by_hand = clean.twin, clean.line
+    clean.room.screenshot(path=shot(f"room-{name.replace(' ', '-')}-{clean.name}"))
+    clean.run("A")
+    clean.choose("preset", name)
+    eventually(lambda: clean.line == PRESETS[name].line)
+    clean.says(PRESETS[name].look_at)
+    assert clean.twin == clicked
+    assert parse(by_hand).setting == schedule.setting
+
+
+def test_the_acknowledgment_gap_is_recovered_by_one_click_and_the_rows_agree(clean: Shown, own_url: str) -> None:
+    play_by_clicking(clean, parse("A*5 A!"))
+    expect(clean.room).to_contain_text("≠")
+    clean.click("Recover", "A")
+    clean.says("Recover A stands for: expire B*")
+    expect(clean.room).to_contain_text("one effect, asked for 2 times.")
+    engine = Engine(Database(own_url, f"room_{clean.name}"))
+    try:
+        assert rows(engine, "SELECT status, fence_token FROM {s}.workflows") == [
+            {"status": "completed", "fence_token": 2}
+        ]
+        assert rows(engine, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 2}]
+    finally:
+        engine.close()
+
+
+def test_looking_back_and_forking_by_clicks(clean: Shown) -> None:
+    clean.run(GAP)
+    for _ in range(3):
+        clean.button("Back").click()
+    clean.says("looking back: 6. A calls the tool")
+    expect(clean.button("Step", "A")).to_be_disabled()
+    clean.room.screenshot(path=shot(f"room-looking-back-{clean.name}"))
+    clean.button("Fork here").click()
+    eventually(lambda: clean.line == "A*5")
+    clean.says("Forked at entry 6")
+    clean.click("Step", "A")
+    clean.says("7. A commits acknowledge")
+
+
+def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> None:
+    page, cells = clean.page, clean.page.locator(".jp-Notebook .jp-Cell").count()
+    clean.button("Reset").focus()
+    page.keyboard.press("Tab")
+    expect(clean.button("Step", "A")).to_be_focused()
+    for n in range(2, 5):
+        page.keyboard.press("Enter" if n % 2 else "Space")
+        clean.says(f"{n}. A ")
+    for key in ("x", "b", "a", "d", "d", "Escape"):
+        page.keyboard.press(key)
+    expect(clean.button("Step", "A")).to_be_focused()
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    clean.says("5. A is killed")
+    focused = "document.activeElement.closest('.af-schedule') !== null"
+    _tab_until(page, focused)
+    page.keyboard.press("Control+a")
+    page.keyboard.type(GAP)
+    page.keyboard.press("Enter")
+    clean.says("9. B claims")
+    _tab_until(page, "document.activeElement.closest('.ev') !== null")
+    page.keyboard.press("Home")
+    clean.says("looking back: 1. create")
+    page.keyboard.press("ArrowRight")
+    clean.says("looking back: 2. A claims it")
+    assert page.evaluate("document.activeElement.dataset.n") == "2"
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    clean.says("9. B claims")
+    page.keyboard.press("ArrowLeft")
+    clean.says("looking back: 8. A's lease expires")
+    expect(clean.room.locator(".panes")).to_contain_text("passed")
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+
+
+def _tab_until(page: Page, condition: str) -> None:
+    """The Tab key was pressed until the condition holds, at most forty times."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate(condition):
+            return
+    raise AssertionError(f"the Tab key never reaches: {condition}")
+
+
+def test_everything_that_takes_the_focus_keeps_the_notebooks_shortcuts_away(clean: Shown) -> None:
+    clean.run(GAP)
+    loose: list[str] = clean.room.locator("button, input, select, summary, pre, [tabindex]").evaluate_all(
+        "all => all.filter(e => e.getAttribute('data-lm-suppress-shortcuts') !== 'true').map(e => e.outerHTML.slice(0, 120))"
+    )
+    assert loose == []
+
+
+def test_axe_finds_no_control_without_a_name_and_no_text_without_contrast(clean: Shown) -> None:
+    assert contrast_and_names(clean.page) == []
+    clean.run(GAP)
+    assert contrast_and_names(clean.page) == []
+    clean.button("Back").click()
+    clean.says("looking back: 8.")
+    assert contrast_and_names(clean.page) == []
+    clean.button("Forward").click()
+    clean.room.get_by_label("schedule").fill("A*5 A?")
+    clean.button("Run").click()
+    clean.says('"?" at 6 is no move')
+    assert contrast_and_names(clean.page) == []
+    clean.run("without=idempotency_key requests=2 A*5 C B*2 C*2 A! expire@1")
+    assert contrast_and_names(clean.page) == []
+
+
+def test_axe_would_find_a_control_without_a_name_and_text_without_contrast(clean: Shown) -> None:
+    clean.room.evaluate(
+        """room => room.insertAdjacentHTML('beforeend', '<div class="planted"><button></button>' +
+            '<p style="background:#fff;color:#bbb">hard to read</p></div>')"""
+    )
+    try:
+        found = " ".join(contrast_and_names(clean.page))
+        assert "button-name" in found and "color-contrast" in found
+    finally:
+        clean.room.evaluate("room => room.querySelector('.planted').remove()")
+
+
+def test_a_bad_line_is_answered_in_the_room_and_stays_to_be_mended(clean: Shown) -> None:
+    clean.run(GAP)
+    before = clean.twin
+    clean.room.get_by_label("schedule").fill("A* expire")
+    clean.button("Run").click()
+    clean.says("no workflow has a lease that could end")
+    assert clean.twin == before
+    assert clean.room.get_by_label("schedule").input_value() == "A* expire"
+    clean.room.screenshot(path=shot(f"room-bad-line-{clean.name}"))
+
+
+def test_five_quick_clicks_are_made_or_counted(clean: Shown) -> None:
+    box = clean.button("Step", "B").bounding_box()
+    assert box
+    for _ in range(5):
+        clean.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        clean.page.wait_for_timeout(60)
+
+    def made() -> int:
+        moves = parse(clean.line).moves
+        ignored = re.search(r"Too fast: (\d+)", clean.room.locator(".af-say").inner_text())
+        return (moves[0].times or 0 if moves else 0) + (int(ignored[1]) if ignored else 0)
+
+    eventually(lambda: made() == 5)
+
+
+def test_copy_puts_the_line_into_the_clipboard(clean: Shown) -> None:
+    clean.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    clean.run(GAP)
+    clean.button("Copy").click()
+    clean.says("in the clipboard")
+    assert clean.page.evaluate("navigator.clipboard.readText()") == GAP
+
+
+def test_the_newest_entry_of_a_long_history_is_in_view(clean: Shown) -> None:
+    clean.choose("preset", "stale worker")
+    eventually(lambda: clean.line == PRESETS["stale worker"].line)
+    last: Any = clean.room.locator(".af-tl .ev[data-n='13']").bounding_box()
+    frame: Any = clean.room.locator(".af-tl .tl").bounding_box()
+    assert frame["x"] <= last["x"] and last["x"] + last["width"] <= frame["x"] + frame["width"]
+
+
+def test_no_statement_is_wider_than_its_pane_on_a_small_screen_and_its_lines_hang(clean: Shown) -> None:
+    """A broken line goes on further to the right than it began."""
+    before = clean.page.viewport_size
+    clean.run("A*5 A! expire B")
+    clean.page.set_viewport_size({"width": 1280, "height": 1500})
+    sql = clean.room.locator("pre[role=region]")
+    seen = """one => { const box = one.getBoundingClientRect(), all = [...one.children];
+        const broken = all.filter(line => { const range = document.createRange(); range.selectNodeContents(line);
+            const rows = [...range.getClientRects()].filter(part => part.width > 0);
+            return rows.length > 1 && Math.max(...rows.slice(1).map(part => part.left)) > rows[0].left; });
+        return [one.scrollWidth <= one.clientWidth, one.scrollHeight > 0, broken.length > 3,
+            all.every(line => line.getBoundingClientRect().right <= box.right)]; }"""
+    try:
+        eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 1000)
+        assert sql.evaluate(seen) == [True, True, True, True]
+        sql.focus()
+        expect(sql).to_be_focused()
+        assert contrast_and_names(clean.page) == []
+    finally:
+        clean.page.set_viewport_size(before or {"width": 1400, "height": 1500})
+
+
+def test_every_control_can_be_reached_on_a_small_screen_beside_the_file_browser(clean: Shown) -> None:
+    clean.run("requests=2 workflow=approval_agent A* B*4 C")
+    page, before = clean.page, clean.page.viewport_size
+    page.evaluate("() => jupyterapp.commands.execute('filebrowser:activate')")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    try:
+        eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 880)
+        clean.room.screenshot(path=shot("room-beside-the-file-browser"))
+        assert clean.room.evaluate(CUT_OFF) == []
+        assert clean.room.evaluate("room => room.scrollWidth - room.clientWidth") == 0
+    finally:
+        page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+        page.set_viewport_size(before or {"width": 1400, "height": 1500})
+
+
+def test_no_control_is_cut_off_at_the_narrowest_width_and_below_it_the_room_scrolls(clean: Shown) -> None:
+    clean.run("requests=2 workflow=approval_agent A* B*4 C")
+    clean.room.evaluate("room => { room.style.width = '822px'; }")
+    cut = clean.room.evaluate(CUT_OFF)
+    clean.room.evaluate("room => { room.style.width = '600px'; room.scrollLeft = 1000; }")
+    reset = clean.button("Reset").bounding_box()
+    frame = clean.room.bounding_box()
+    clean.room.evaluate("room => { room.scrollLeft = 0; room.style.width = ''; }")
+    assert cut == []
+    assert reset and frame and frame["x"] <= reset["x"] and reset["x"] + reset["width"] <= frame["x"] + frame["width"]
+
+
+def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:
+    assert shown.trouble == []
+
+
+# --- the page and the kernel come and go
+
+
+@pytest.fixture
+def saved(browser: Browser, lab: Lab) -> Iterator[tuple[Shown, Lab]]:
+    """A room that was driven into the gap, on a saved page, shown by two cells."""
+    write_notebook(lab, "saved.ipynb", FIRST.format("room_saved"), SECOND, "room.run('A*5 A!'); room")
+    page = browser.new_page(viewport={"width": 1400, "height": 1500})
+    shown = Shown(page, "saved", overheard(page))
+    open_notebook(page, lab, "saved.ipynb")
+    run_all(page)
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    eventually(lambda: "af-room" in (lab.folder / "saved.ipynb").read_text())
+    yield shown, lab
+    shut(page)
+
+
+def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(saved: tuple[Shown, Lab]) -> None:
+    shown, _ = saved
+    both = shown.page.locator(".af-room:not(.still)")
+    expect(both).to_have_count(2)
+    shown.click("Expire lease")
+    for n in (0, 1):
+        expect(both.nth(n).locator(".af-say")).to_contain_text("8. A's lease expires")
+    shown.page.reload()
+    shown.page.wait_for_function(
+        "() => document.querySelectorAll('.af-room:not(.still) button').length > 40", timeout=PATIENCE
+    )
+    shown.says("8. A's lease expires")
+    shown.click("Step", "B")
+    shown.says("9. B claims")
+    assert shown.trouble == []
+
+
+def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
+    browser: Browser,
+    saved: tuple[Shown, Lab],
+) -> None:
+    shown, lab = saved
+    shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page = browser.new_page(viewport={"width": 1400, "height": 1500})
+    try:
+        open_notebook(page, lab, "saved.ipynb")
+        still = page.locator(".af-room.still").last
+        assert page.get_by_text("model not found").locator("visible=true").count() == 0
+        expect(still).to_contain_text("Run this cell to use the controls.", timeout=PATIENCE)
+        expect(still).to_contain_text("A is killed (SIGKILL) before acknowledge")
+        expect(still.locator("svg").first).to_be_visible()
+        assert still.locator("button").count() == 0
+        still.screenshot(path=shot("room-without-kernel"))
+        run_all(page)
+        expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
+    finally:
+        shut(page)
+
+
+def test_after_a_kernel_restart_the_last_picture_stays_and_running_the_cells_again_gives_a_live_room(
+    saved: tuple[Shown, Lab],
+) -> None:
+    shown, _ = saved
+    page = shown.page
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.wait_for_function(
+        "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=PATIENCE
+    )
+    eventually(lambda: DISCONNECTED in page.evaluate("() => document.querySelector('.af-room:not(.still)').className"))
+    assert "A is killed" in page.locator(".jp-Notebook").inner_text()
+    said, icons, pressable, focused = shown.room.evaluate(PARTED)
+    assert said == '"The kernel was restarted. Run this cell to use the controls."'
+    assert (icons, pressable, focused) == (0, [], [])
+    shown.room.screenshot(path=shot("room-after-a-restart"))
+    run_all(page)
+    expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
+    assert DISCONNECTED not in (shown.room.get_attribute("class") or "")
+    shown.click("Expire lease")
+    shown.says("8. A's lease expires")

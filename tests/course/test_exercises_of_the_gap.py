@@ -1,0 +1,119 @@
+"""The exercises of 04 and 05: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentflow import Engine
+from agentflow.lab.course import stages
+from agentflow.lab.course.checks import CheckFailed
+from agentflow.lab.course.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.course.stages import the_acknowledgment_gap as the_gap
+from agentflow.lab.laboratory.scratch_schema import new_name
+from tests.conftest import rows
+from tests.solutions import suspend_and_resume, the_acknowledgment_gap
+
+KEY = stages.outline("04-the-acknowledgment-gap").exercise("key_for").judge
+WAKEUP = stages.outline("05-suspend-and-resume").exercise("lost_wakeup").judge
+COUNTED = itertools.count(7)
+REMEMBERED: dict[tuple[str, str], str] = {}
+
+
+def stub(*_: Any) -> Any:
+    raise NotImplementedError
+
+
+def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def named(prefix: str) -> str:
+        made.append(new_name(prefix))
+        return made[-1]
+
+    monkeypatch.setattr(the_gap, "new_name", named)
+    for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
+        assert judged(KEY, make, engine).startswith(SOLVED)
+    assert judged(KEY, stub, engine) == NOT_SOLVED
+    assert len(made) == 2  # other tests make schemas meanwhile; these two are the check's own
+    kept = "SELECT nspname FROM pg_namespace WHERE nspname = ANY(:made) OR nspname = ANY(:worlds)"
+    assert rows(engine, kept, made=made, worlds=[f"{name}_world" for name in made]) == []
+    assert rows(engine, "SELECT * FROM {w}.tool_ledger") == []
+
+
+MADE: list[tuple[Callable[[str, str], Any], str]] = [
+    (lambda _w, _a: str(uuid.uuid4()), "made up anew, so the tool cannot know that it was asked before"),
+    (lambda w, _a: f"{w}-{time.time()}", "holds the clock"),
+    (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
+    (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
+    (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What a process remembers"),
+    (lambda w, a: f"{w}\0{a}", "PostgreSQL text fields cannot contain NUL"),
+    (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
+    (
+        lambda w, _a: w,
+        "no row for send-receipt of request-1: its key request-1 is also that of resolve-account of request-1",
+    ),
+    (
+        lambda _w, a: a,
+        "no row for resolve-account of request-2: its key resolve-account is also that of resolve-account of request-1",
+    ),
+    (lambda _w, _a: "key", "no row for send-receipt of request-1"),
+    (lambda _w, _a: None, "a call without a key has its effect every time"),
+    (lambda w, a: (w, a), "a tuple, .*A key is a text"),
+    (lambda _w, _a: "", "an empty text. Every action would have the same key"),
+    (lambda w, a: w + a + 1, "raised TypeError for resolve-account of request-1"),
+]
+
+
+@pytest.mark.parametrize(("make", "hint"), MADE, ids=[hint[:24] for _, hint in MADE])
+def test_a_key_that_does_not_hold_is_told_what_it_looks_like(
+    engine: Engine, make: Callable[[str, str], Any], hint: str
+) -> None:
+    with pytest.raises(CheckFailed, match=hint):
+        judged(KEY, make, engine)
+
+
+def test_a_lost_wakeup_is_accepted(engine: Engine) -> None:
+    assert judged(WAKEUP, suspend_and_resume.lost_wakeup, engine).startswith(SOLVED)
+    assert judged(WAKEUP, lambda: "A*3 event:approval A A*", engine).startswith(SOLVED)
+    assert judged(WAKEUP, stub, engine) == NOT_SOLVED
+
+
+LINES = [
+    ("A* event:approval B*", "entry 4 parked the workflow, and the answer, entry 5, came afterwards and woke it"),
+    ("A*2 event:approval A*", "was there first, as entry 4, and the look found it, as entry 5 says"),
+    ("event:approval A*", "was there first, as entry 2, and the look found it, as entry 5 says"),
+    ("A*3 event:approval", "lost yet: the answer is entry 4, and nobody has parked the workflow. It is ready"),
+    ("A*3 event:approval A", "leaves the real engine's workflow ready, because no worker goes on to the end"),
+    ("A* B*", "Nobody answers in your line"),
+    ("A* event:hello B*", "nobody awaits it; approval_agent waits for approval"),
+    ("A* A* nonsense", "nonsense"),
+    ("A*3 event:approval A! expire B*", "was there first, as entry 4, and the look found it, as entry 8 says"),
+    ("A*3 event:approval A! A*", "A!"),
+    (None, "does it end with `return`"),
+    (["A*"], "A schedule is a text"),
+]
+
+
+@pytest.mark.parametrize(("line", "hint"), LINES, ids=[str(line) for line, _ in LINES])
+def test_a_line_that_loses_nothing_is_told_when_the_answer_came(engine: Engine, line: Any, hint: str) -> None:
+    with pytest.raises(CheckFailed, match=hint):
+        judged(WAKEUP, lambda: line, engine)
+
+
+def test_a_line_that_loses_nothing_can_be_seen_and_is_told_no_move_of_the_solution(engine: Engine) -> None:
+    for line in ("A* event:approval B*", "A*2 event:approval A*"):
+        with pytest.raises(CheckFailed) as caught:
+            judged(WAKEUP, lambda line=line: line, engine)
+        said = str(caught.value)
+        assert f"room.run('workflow=approval_agent without=wait_reads_first {line}')" in said
+        assert "read_events" not in said and "A*3" not in said

@@ -1,0 +1,160 @@
+"""The house keeps its own rules: what lies where, what is locked, and that nothing of one machine is committed."""
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TOP_LEVEL = {
+    *("notebooks", "agentflow", "tests", "data", "docs"),
+    *("environment.yml", "compose.yaml", "README.md"),
+    *("pyproject.toml", "requirements.lock", "Makefile", "CHANGELOG.md", "LICENSE"),
+}
+
+
+def tracked_files() -> list[str]:
+    """Paths relative to the root, as git sees them: committed, staged, or new and not ignored."""
+    listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = ["git", "-c", f"safe.directory={ROOT}", *listing]
+    names = subprocess.run(git, cwd=ROOT, check=True, capture_output=True).stdout.decode().split("\0")
+    return [name for name in names if name and (ROOT / name).is_file()]
+
+
+# --- what lies where
+
+
+def test_top_level_holds_only_what_the_house_plans():
+    top = {name.split("/")[0] for name in tracked_files()}
+    assert {name for name in top if not name.startswith(".")} - TOP_LEVEL == set()
+
+
+def test_no_tracked_file_names_a_registry_or_a_path_of_one_machine():
+    hosts = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "debian" + ".org", "anaconda" + ".org"]
+    hosts += ["docker" + ".io", "ghcr" + ".io"]
+    folders = "|".join(["work/", "root/", "farm"])
+    forbidden = re.compile("|".join(map(re.escape, hosts)) + rf"|(?<![\w./-])/(?:{folders})")
+    found = []
+    for name in tracked_files():
+        text = (ROOT / name).read_bytes().decode("utf-8", errors="replace")
+        found += [f"{name}: {match.group()}" for match in forbidden.finditer(text)]
+    assert found == []
+
+
+def test_nothing_generated_is_tracked():
+    folders = r"__pycache__|artifacts|build|dist|\.venv|\.agentflow|\.ipynb_checkpoints|[^/]+\.egg-info"
+    generated = re.compile(rf"(^|/)({folders})/")
+    assert [name for name in tracked_files() if generated.search(name)] == []
+
+
+# --- what an installation installs
+
+
+def locked() -> dict[str, str]:
+    """Normalised name to the lines of its entry in the lock file."""
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    return {re.sub(r"[-_.]+", "-", re.split(r"[=\[ ]", entry)[0]).lower(): entry for entry in entries if entry.strip()}
+
+
+def declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"], *chain.from_iterable(extras)]
+    return {re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", one)[0]).lower() for one in wanted}
+
+
+def test_every_package_is_locked_to_one_version_with_hashes():
+    hashed = re.compile(r"[A-Za-z0-9._-]+==\S+( ;.*)? \\\n    --hash=sha256:[0-9a-f]{64}")
+    assert [name for name, entry in locked().items() if not hashed.match(entry)] == []
+
+
+def test_the_lock_covers_every_declared_dependency_and_the_build_backend():
+    assert declared() - set(locked()) == set()
+
+
+def test_the_lock_carries_names_versions_and_hashes_and_nothing_else():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    shape = re.compile(r"[a-z0-9._-]+==\S+( ; .*)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via [a-z0-9., ()-]+")
+    assert [line for line in lines if not shape.fullmatch(line)] == []
+
+
+def test_what_runs_here_is_what_the_lock_says():
+    pins = {name: re.match(r"\S+==(\S+)", entry) for name, entry in locked().items()}
+    for name in declared():
+        pin = pins[name]
+        assert pin is not None
+        assert version(name) == pin.group(1), f"{name} differs from requirements.lock: run make setup"
+
+
+# --- commands
+
+
+def makefile_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_make_help_names_every_command_with_a_sentence():
+    make = shutil.which("make")
+    assert make, "make is missing: install it"
+    lines = subprocess.run([make, "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    told = {line.split()[1] for line in lines if re.match(r"make [a-z-]+ +\S+", line)}
+    assert told == makefile_targets() - {"browser", "remake"}
+
+
+def test_documents_name_only_make_targets_that_exist():
+    documents = [name for name in tracked_files() if name.endswith((".md", ".yml", ".yaml")) or name == ".ci/run"]
+    command = re.compile(r"(?:`|^ *\$? ?)make ([a-z][a-z-]*)", re.MULTILINE)
+    named = {name: set(command.findall((ROOT / name).read_text(encoding="utf-8"))) for name in documents}
+    assert {name: targets - makefile_targets() for name, targets in named.items() if targets - makefile_targets()} == {}
+
+
+def test_ci_runs_the_tests_that_the_readme_tells_people_to_run():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111, ".ci/run is not executable"
+    assert re.search(r"^make test\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_a_missing_browser_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chromium, "NAMES", ("chromium",))
+    with pytest.raises(LookupError, match="apt-get install chromium"):
+        chromium.find_chromium({"PATH": str(tmp_path)})
+    with pytest.raises(LookupError, match="nowhere"):
+        chromium.find_chromium({"PATH": str(tmp_path), "AGENTFLOW_CHROMIUM": "nowhere"})
+
+
+# --- notebooks
+
+
+def notebooks() -> dict[str, dict[str, Any]]:
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_notebooks_can_be_read_without_running_them():
+    for name, notebook in notebooks().items():
+        assert any(cell["outputs"] for cell in code_cells(notebook)), f"{name}: no output is committed"
+        assert "widgets" not in notebook["metadata"], f"{name}: saved widget state is committed"
+        for cell in code_cells(notebook):
+            failed = [output["evalue"] for output in cell["outputs"] if output["output_type"] == "error"]
+            assert not failed or "raises-exception" in cell["metadata"].get("tags", []), f"{name}: {failed}"
+
+
+def test_notebooks_keep_their_size():
+    for name, notebook in notebooks().items():
+        assert len(notebook["cells"]) <= 40, name
+        for cell in code_cells(notebook):
+            assert len("".join(cell["source"]).splitlines()) <= 12, f"{name}: {cell['source'][:1]}"

@@ -1,0 +1,657 @@
+"""The explorer tries everything within its bounds, says what it came to, and its schedules are those of the lanes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentflow import Database, Engine
+from agentflow.lab.broken.catalogue import engine_class
+from agentflow.lab.explorer.answers import Bench, told
+from agentflow.lab.explorer.explore import ExplorerError, explore
+from agentflow.lab.explorer.report import Exploration
+from agentflow.lab.explorer.search import DEAD, Rules, State
+from agentflow.lab.history.canonical import agreed, canonical
+from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.pictures.timeline import timeline
+from agentflow.lab.schedule.grammar import Move, Schedule, parse
+from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.stepper import Stepper
+from agentflow.lab.verify.invariants import Mover, Transition, broken
+from agentflow.lab.verify.snapshot import read_rows
+from tests.conftest import rows
+
+SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
+LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
+
+
+@pytest.fixture(scope="module")
+def everything(url: str) -> Exploration:
+    """The real engine within the default bounds, explored once."""
+    return explore(Engine(Database(url, "unused")))
+
+
+@pytest.fixture
+def lab(engine: Engine) -> Iterator[Engine]:
+    """An engine whose leases end only by a move."""
+    own = Engine(engine.database, policy=PATIENT)
+    yield own
+    own.world.database.close()
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def test_with_all_guards_on_the_space_is_exhausted_and_every_invariant_holds(everything: Exploration) -> None:
+    found = everything
+    assert found.ok and found.exhausted and found.findings == () and found.verdict == "redundant"
+    assert found.states > 5_000 and found.transitions > found.states and found.schedules > 1_000_000  # type: ignore[operator]
+    assert found.asked < found.transitions / 10
+
+
+@pytest.mark.long
+def test_the_larger_bound_covers_a_hundred_million_schedules(lab: Engine) -> None:
+    found = explore(lab, crashes=3, expiries=3, lost_replies=2)
+    assert found.ok and found.schedules is not None and found.schedules > 100_000_000
+
+
+def enumerated(rules: Rules, state: State) -> int:
+    """The schedules from a state on, one by one, without merging states and without counting over the graph."""
+    following = [after for _, after, _ in rules.steps(state)]
+    return sum(enumerated(rules, after) for after in following) if following else 1
+
+
+@pytest.mark.parametrize(
+    "bounds", [SMALL, {"crashes": 0, "expiries": 1, "lost_replies": 1}, {**SMALL, "names": "shared"}]
+)
+def test_the_number_of_schedules_is_that_of_walking_each_of_them(lab: Engine, bounds: dict[str, Any]) -> None:
+    found = explore(lab, **bounds)
+    assert found.graph
+    assert found.schedules == enumerated(found.graph.rules, found.graph.rules.first)
+
+
+def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: Engine) -> None:
+    """With a budget of two it is kept, since a third take-over would spend it; two expiries do not."""
+    kept = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=2)), lost_replies=0)
+    left_out = explore(lab, lost_replies=0)
+    assert kept.states > left_out.states
+    assert (kept.ok, kept.schedules) == (True, left_out.schedules)
+
+
+def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
+    found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), lost_replies=0)
+    assert found.ok and found.graph
+    bench = found.graph.rules.world.bench
+    assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
+
+
+def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
+    by_time = explore(lab, time_limit=0.0)
+    assert not by_time.exhausted and not by_time.ok and by_time.verdict == "unknown"
+    assert "the time limit" in str(by_time)
+    assert "searched to a depth of 0 moves." in str(by_time)
+    by_moves = explore(lab, moves=4)
+    assert by_moves.stopped == "the bound of 4 moves" and by_moves.depth == 4 and by_moves.findings == ()
+
+
+def test_the_report_is_json_text_and_html_and_tells_no_seconds_in_a_notebook(lab: Engine) -> None:
+    found = explore(lab, without=["idempotency_key"], **SMALL)
+    told_again = json.loads(json.dumps(found.to_dict()))
+    assert told_again["findings"][0]["schedule"] == "without=idempotency_key A*5 expire B*2"
+    assert told_again["ok"] is False and told_again["verdict"] == "harm"
+    shown = found._repr_html_()
+    assert "A*5 expire B*2" in shown and "&#x27;resolve-account&#x27;" in shown
+    assert not repr(found).endswith("s.") and str(found).endswith(" s.")
+
+
+def test_a_progress_bar_counts_states_on_standard_error(lab: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explore(lab, progress=True, **SMALL)
+    shown = capsys.readouterr()
+    assert f"{found.states} states" in shown.err and shown.out == ""
+
+
+def test_three_workers_are_explored_too(lab: Engine) -> None:
+    two, three = (explore(lab, workers=number, crashes=0, expiries=1, lost_replies=0) for number in (2, 3))
+    assert three.ok and three.schedules > two.schedules  # type: ignore[operator]
+
+
+def test_nothing_of_an_exploration_is_left_in_the_database(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = f"explore_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr("agentflow.lab.explorer.explore.new_name", lambda _: mine)
+    explore(lab, **SMALL)
+    with pytest.raises(ExplorerError):
+        explore(type("Bad", (Engine,), {"claim_workflow": lambda *_, **__: 1 / 0}), **SMALL)
+    left = rows(lab, "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, :mine)", mine=mine)
+    assert left == []
+    assert read_rows(lab).workflows == ()
+
+
+# -- the shortest ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "without", [("idempotency_key",), ("status_only",), ("claim_reads_first",), ("lease_never_expires",)]
+)
+def test_exhausting_everything_shorter_finds_nothing(lab: Engine, without: tuple[str, ...]) -> None:
+    (finding,) = [one for one in explore(lab, without=without).findings if one.kind == "harm"]
+    shorter = explore(lab, without=without, moves=finding.moves - 1)
+    assert shorter.stopped == f"the bound of {finding.moves - 1} moves"
+    assert [one for one in shorter.findings if one.kind == "harm"] == []
+
+
+def test_no_schedule_of_seven_moves_doubles_an_effect_also_without_merging_states(lab: Engine) -> None:
+    """Every schedule shorter than the shortest, walked one by one."""
+    found = explore(lab, without=["idempotency_key"], moves=7)
+    assert found.graph
+
+    def walk(state: State, left: int) -> Iterator[str]:
+        for move, after, happened in found.graph.rules.steps(state) if left else ():  # type: ignore[union-attr]
+            yield from (one.name for one, _ in (happened.broken if happened else ()) if one.kind == "harm")
+            yield from walk(after, left - 1)
+            assert isinstance(move, Move)
+
+    assert list(walk(found.graph.rules.first, 7)) == []
+
+
+# -- the same on lanes -------------------------------------------------------------------------------------------------
+
+
+def seen(history: list[dict[str, Any]]) -> list[Any]:
+    return [agreed(entry) for entry in canonical(history)]
+
+
+def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lanes: Kind = "thread") -> list[str]:
+    """The schedules whose history or outcome on lanes is another than the explorer says."""
+    wrong = []
+    with Stepper(lab, lanes=lanes) as stepper:
+        for schedule in schedules:
+            stepper.play(schedule)
+            mine = {one: [e for e in found.history(schedule) if e["workflow_id"] == one] for one in stepper.workflows}
+            real = {one: lab.history(one) for one in stepper.workflows}
+            ends = tuple(lab.get_workflow(one)["status"] for one in stepper.workflows)  # type: ignore[index]
+            if any(seen(mine[one]) != seen(real[one]) for one in mine) or ends != found.ends(schedule):
+                wrong.append(str(schedule))
+    return wrong
+
+
+def test_a_sample_of_thirty_schedules_agrees_on_thread_lanes(everything: Exploration, lab: Engine) -> None:
+    assert disagreeing(everything, lab, everything.sample(30, seed=4)) == []
+
+
+def test_a_sample_of_thirty_schedules_agrees_on_process_lanes(everything: Exploration, lab: Engine) -> None:
+    assert disagreeing(everything, lab, everything.sample(30, seed=5), "process") == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lanes", ["thread", "process"])
+def test_three_hundred_schedules_agree(everything: Exploration, lab: Engine, lanes: Kind) -> None:
+    assert disagreeing(everything, lab, everything.sample(300, seed=6), lanes) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workflow": "approval_agent", **LOST}, {"names": "shared", **LOST}, {"model": "varying", **SMALL},
+        {"retry": "look_up", **LOST},
+        {"workflows": 2, "crashes": 0, "expiries": 1, "lost_replies": 0}, {"renewals": 1, **SMALL},
+        {"workflow": "approval_agent", "payloads": 2, **SMALL}, {"without": ["lease_expiry"], **LOST},
+        {"without": ["intent"], **SMALL},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schedules_agree_on_lanes_under_other_assumptions(lab: Engine, options: dict[str, Any]) -> None:
+    found = explore(lab, **options)
+    assert found.exhausted
+    assert disagreeing(found, lab, found.sample(6, seed=7)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"without": ["idempotency_key"]}, {"without": ["key_from_position"]}, {"without": ["key_at_execution"]},
+        {"without": ["acknowledge_after_tool"]}, {"without": ["fence_token", "lease_owner", "lease_expiry"]},
+        {"forgettings": 1, **SMALL}, {"without": ["idempotency_key"], "retry": "look_up"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_the_explorer_found_happens_on_lanes_too(lab: Engine, options: dict[str, Any]) -> None:
+    """The schedule is played, and the shared invariants, told the rows before and after its last move, see the same fall."""
+    found = explore(lab, **options)
+    finding = found.findings[0]
+    with Stepper(lab) as stepper:
+        stepper.play(Schedule(finding.schedule.setting, finding.schedule.moves[:-1]))
+        last = parse(str(Schedule(finding.schedule.setting, finding.schedule.moves[-1:]))).moves[0]
+        before, moved = read_rows(lab), stepper.move(last)[-1]
+        at = moved.passed
+        mover = Mover(at.worker, at.token, at.workflow, at.transaction, moved.ended) if at else Mover()
+        fell = [(one.name, str(guilty)) for one, guilty in broken(Transition(before, read_rows(lab), mover))]
+        assert (finding.invariant, finding.guilty) in fell
+        assert seen(list(finding.history)) == seen(lab.history("request-1"))
+
+
+def test_a_finding_is_drawn_as_it_is(lab: Engine) -> None:
+    finding = explore(lab, without=["idempotency_key"]).findings[0]
+    assert repr(timeline(list(finding.history))).endswith("one action intent, two effects")
+
+
+def test_what_is_stuck_is_shown_by_the_moves_that_follow(lab: Engine) -> None:
+    finding = explore(lab, without=["checkpoint_after_step"]).findings[0]
+    assert (finding.invariant, finding.line) == ("no workflow is stuck", "without=checkpoint_after_step A*2 A!")
+    with Stepper(lab) as stepper:
+        stepper.play(finding.schedule.then(*finding.then))
+        row = lab.get_workflow("request-1")
+    assert row and row["status"] == "failed" and row["error"]["type"] == "TypeError"
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def test_no_question_is_asked_twice_and_what_is_remembered_is_what_postgresql_says_again(lab: Engine) -> None:
+    found = explore(lab, **SMALL)
+    assert found.graph
+    old = found.graph.rules.world.bench
+    assert old.asked == len(old._memory)
+    bench = Bench(lab.database, old.keep_crashes)
+    try:
+        pending = {
+            place.pending.question: place.pending for place in found.graph.rules.world.player.places if place.pending
+        }
+        for number, text, asks in random.Random(3).sample(sorted(old._memory), 60):
+            before, statement = old._memory[number, text, asks], pending[asks]
+            here = text.replace(old.database.schema, lab.database.schema)
+            now = bench.ask(bench.number(old.rows(number)), statement.name, here, statement.params, asks)
+            assert now.key == before.key
+            assert bench.text(now.rows) == old.text(before.rows)
+    finally:
+        bench.close()
+
+
+def test_measured_and_random_times_are_no_part_of_a_question() -> None:
+    from datetime import timedelta
+
+    one = told({"p_detail": '{"replayed": 2, "replay_ms": 1.25}', "p_delay": timedelta(hours=25), "p_value": "1"})
+    other = told({"p_detail": '{"replayed": 2, "replay_ms": 9.5}', "p_delay": timedelta(hours=29), "p_value": "1"})
+    assert one == other
+    assert one != told(
+        {"p_detail": '{"replayed": 3, "replay_ms": 1.25}', "p_delay": timedelta(hours=25), "p_value": "1"}
+    )
+
+
+# -- learners' engines -------------------------------------------------------------------------------------------------
+
+
+class SendsTwice(Engine):
+    """Calls the tool again under another key, to be sure."""
+
+    def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+        super().call_tool(claim, intent, tool)
+        return super().call_tool(claim, type(intent)(**{**vars(intent), "idempotency_key": "again"}), tool)
+
+
+class Stumbles(Engine):
+    def acknowledge_action(self, claim: Any, *args: Any, **more: Any) -> Any:
+        if claim.fence_token > 1:
+            raise ZeroDivisionError("no such thing")
+        return super().acknowledge_action(claim, *args, **more)
+
+    def fail_workflow(self, claim: Any, error: Any, step_id: Any = None) -> None:
+        raise RuntimeError(error["message"])
+
+
+class Rolls(Engine):
+    def checkpoint(self, claim: Any, step_id: str, value: Any = None, **more: Any) -> Any:
+        return super().checkpoint(claim, step_id, {"rolled": random.random()}, **more)
+
+
+class Loops(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        while True:
+            pass
+
+
+class Sleeps(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        threading.Event().wait()
+
+
+class SleepsLater(Engine):
+    def acknowledge_action(self, claim: Any, *args: Any, **more: Any) -> Any:
+        if claim.fence_token > 1:
+            threading.Event().wait()
+        return super().acknowledge_action(claim, *args, **more)
+
+
+class Swallows(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        while True:
+            with suppress(BaseException):
+                threading.Event().wait(0.01)
+
+
+class CallsForEver(Engine):
+    def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+        while True:
+            super().call_tool(claim, intent, tool)
+
+
+class ClaimsForEver(Engine):
+    def claim_workflow(self, *args: Any, **more: Any) -> Any:
+        while not (claim := super().claim_workflow(*args, **more)):
+            pass
+        return claim
+
+
+@pytest.mark.parametrize("given", ["class", "instance"])
+def test_an_engine_of_ones_own_is_explored(lab: Engine, given: str) -> None:
+    own: Any = SendsTwice(lab.database, policy=PATIENT) if given == "instance" else SendsTwice
+    finding = explore(own, **SMALL).findings[0]
+    assert (finding.invariant, finding.line) == ("one effect per action", "A*6")
+
+
+def test_a_class_without_guards_says_so_in_its_schedules(lab: Engine) -> None:
+    kind = engine_class(["idempotency_key"])
+    for given in (kind, kind(lab.database, policy=PATIENT)):
+        assert explore(given, **SMALL).findings[0].line == "without=idempotency_key A*5 expire B*2"
+
+
+def test_code_that_raises_is_named_with_the_schedule_that_led_there(lab: Engine) -> None:
+    with pytest.raises(ExplorerError) as raised:
+        explore(Stumbles, **SMALL)
+    assert "After the schedule `A*4 expire B`: B.1, before tool resolve-account, went wrong" in str(raised.value)
+    assert "RuntimeError: no such thing (in fail_workflow, line" in str(raised.value)
+
+
+class Raises(Engine):
+    def checkpoint(self, *_: Any, **__: Any) -> Any:
+        raise KeyError("mine")
+
+
+class Exits(Engine):
+    def checkpoint(self, *_: Any, **__: Any) -> Any:
+        sys.exit(3)
+
+
+class WrongSignature(Engine):
+    def checkpoint(self) -> None:  # type: ignore[override]
+        pass
+
+
+class Recurses(Engine):
+    def complete_workflow(self, *args: Any, **more: Any) -> None:
+        self.complete_workflow(*args, **more)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (Raises, """It raised KeyError: 'mine', at `raise KeyError("mine")`."""),
+        (Exits, "It raised SystemExit: 3, at `sys.exit(3)`."),
+        (WrongSignature, "It raised TypeError: WrongSignature.checkpoint() got an unexpected keyword argument"),
+        (Recurses, "It raised RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_an_engine_that_fails_undisturbed_is_named_with_its_error_and_not_certified(
+    lab: Engine, own: type[Engine], said: str
+) -> None:
+    with pytest.raises(ExplorerError) as raised:
+        explore(own, **SMALL)
+    assert "leaves its workflow failed, and the real Engine completed" in str(raised.value)
+    assert said in str(raised.value) and f'`Stepper({own.__name__}(...)).play("A*")`' in str(raised.value)
+
+
+def test_a_workflow_that_is_meant_to_fail_is_explored(lab: Engine) -> None:
+    def refuses(run: Any, told: Any) -> Any:
+        raise ValueError("no such account")
+
+    class Mine(Engine):
+        pass
+
+    assert explore(Mine(lab.database, workflows={"mine": refuses}), workflow="mine", **SMALL).ok
+
+
+def test_code_that_raises_only_for_a_worker_that_takes_over_later_is_named_too(lab: Engine) -> None:
+    """Within these bounds nobody takes over; whether a workflow is stuck asks what would happen if somebody did."""
+    with pytest.raises(ExplorerError, match="RuntimeError: no such thing"):
+        explore(Stumbles, crashes=0, expiries=0, lost_replies=0)
+
+
+def test_code_that_is_no_function_of_its_answers_is_named(lab: Engine) -> None:
+    with pytest.raises(ExplorerError, match="no random numbers"):
+        explore(Rolls, **SMALL)
+
+
+def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
+    for own in (Loops, Sleeps, Swallows):
+        with pytest.raises(
+            ExplorerError, match=r"did not come to its next transaction within 0\.5 s; does a loop never end"
+        ):
+            explore(own, **SMALL)
+
+
+def test_code_that_never_ends_is_interrupted_in_another_thread_too(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
+    with ThreadPoolExecutor() as executor:
+        for own in (Loops, Swallows):
+            with pytest.raises(ExplorerError, match=r"did not come to its next transaction within 0\.5 s"):
+                executor.submit(lambda own=own: explore(own, **SMALL)).result()
+
+
+@pytest.mark.parametrize("own", [CallsForEver, ClaimsForEver])
+def test_code_that_asks_for_ever_is_named(lab: Engine, own: type[Engine]) -> None:
+    with pytest.raises(ExplorerError, match="more than 200 statements in one run"):
+        explore(own, **SMALL)
+
+
+def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asleep for ever only where a worker took over, which no undisturbed run does."""
+    found = explore(SleepsLater, **SMALL, time_limit=1.0)
+    assert found.stopped == "the time limit" and not found.ok
+
+
+def test_an_interruption_of_the_engine_s_own_is_named_and_ctrl_c_is_not_swallowed(lab: Engine) -> None:
+    class Interrupts(Engine):
+        def checkpoint(self, *_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+    class PressesAndSwallows(Engine):
+        def checkpoint(self, claim: Any, *args: Any, **more: Any) -> Any:
+            with suppress(BaseException):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().checkpoint(claim, *args, **more)
+
+    with pytest.raises(ExplorerError, match="It raised KeyboardInterrupt: , at `raise KeyboardInterrupt`"):
+        explore(Interrupts, **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        explore(PressesAndSwallows, **SMALL)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_engine_that_asks_from_a_thread_of_its_own_is_refused_in_one_sentence(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python prints nothing for a thread that ends by SystemExit."""
+    ended: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    class Threaded(Engine):
+        def checkpoint(self, *args: Any, **more: Any) -> Any:
+            done: list[Any] = []
+            thread = threading.Thread(target=lambda: done.append(super(Threaded, self).checkpoint(*args, **more)))
+            thread.start()
+            thread.join()
+            return done[0]
+
+    with pytest.raises(ExplorerError, match="it asks PostgreSQL from a thread of its own"):
+        explore(Threaded, **SMALL)
+    assert [one.exc_type for one in ended] == [SystemExit]
+
+
+def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:
+    class LooksBack(Engine):
+        def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+            if self.history(claim.workflow_id):
+                super().complete_workflow(claim, result, **more)
+
+    with pytest.raises(ExplorerError, match="no part of a state"):
+        explore(LooksBack, **SMALL)
+
+
+def reading(sql: str) -> type[Engine]:
+    """An engine that calls the tool under another key if its own statement finds something."""
+
+    class Reads(Engine):
+        def __init__(self, database: Database, **options: Any) -> None:
+            text = sql.format(s=f'"{database.schema}"', w=f'"{database.schema}_world"')
+            super().__init__(database.with_texts({"mine": text}), **options)
+
+        def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+            if self.database.read("mine", {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id})[0]["hit"]:
+                intent = replace(intent, idempotency_key=intent.idempotency_key + "-retry")
+            return super().call_tool(claim, intent, tool)
+
+    return Reads
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT recovery_started_at IS NOT NULL AS hit FROM {s}.workflows WHERE id = %(p_workflow)s",
+        "SELECT bool_or(worker <> %(p_worker)s) AS hit FROM {s}.steps WHERE workflow_id = %(p_workflow)s",
+        "SELECT bool_or(worker <> %(p_worker)s) AS hit FROM {s}.action_intents WHERE workflow_id = %(p_workflow)s",
+        "SELECT bool_or(attempts > 1) AS hit FROM {w}.tool_ledger WHERE workflow_id = %(p_workflow)s",
+        "SELECT entries > 6 AS hit FROM {s}.workflows WHERE id = %(p_workflow)s",
+    ],
+)
+def test_an_engine_with_a_statement_of_its_own_is_refused_because_states_leave_out_what_it_may_read(
+    lab: Engine, sql: str
+) -> None:
+    with pytest.raises(ExplorerError, match="mine is no statement by which AgentFlow runs a workflow"):
+        explore(reading(sql), **SMALL)
+
+
+class Inspects(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.get_workflow(claim.workflow_id)
+        super().complete_workflow(claim, result, **more)
+
+
+class Edits(Engine):
+    def __init__(self, database: Database, **options: Any) -> None:
+        super().__init__(database.with_texts({"complete": database.sql("complete") + " -- mine"}), **options)
+
+
+@pytest.mark.parametrize(("own", "name"), [(Inspects, "inspect"), (Edits, "complete")])
+def test_an_engine_that_inspects_rows_or_changes_a_statement_is_refused(
+    lab: Engine, own: type[Engine], name: str
+) -> None:
+    with pytest.raises(ExplorerError, match=f"{name} is no statement by which AgentFlow runs a workflow"):
+        explore(own, **SMALL)
+
+
+class UsesSqlalchemy(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        with suppress(BaseException), self.database.alchemy.connect():
+            pass
+        super().complete_workflow(claim, result, **more)
+
+
+class Connects(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database._connect()
+
+
+class Listens(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.world.database.listen()
+
+
+class Doubles(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database.twin().check()
+
+
+@pytest.mark.parametrize("own", [UsesSqlalchemy, Connects, Listens, Doubles])
+def test_an_engine_that_asks_on_a_connection_of_its_own_is_refused(lab: Engine, own: type[Engine]) -> None:
+    with pytest.raises(ExplorerError, match="on a connection of its own, so the explorer cannot put the rows back"):
+        explore(own, **SMALL)
+
+
+def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:
+    with pytest.raises(ExplorerError, match="tool of its own"):
+        explore(Engine(lab.database, tool=lambda call: {}), **SMALL)
+
+
+def test_a_side_effect_with_a_tool_of_its_own_is_refused(lab: Engine) -> None:
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("mail", key="mail", tool=lambda call: {"sent": True})
+
+    with pytest.raises(ExplorerError, match="action 'mail' is not a transaction of the simulated world"):
+        explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
+
+
+def test_a_workflow_that_asks_for_something_else_each_time_is_refused(lab: Engine) -> None:
+    def waits_for_ever(run: Any, told: Any) -> Any:
+        return run.wait_for_event("never", str(random.random()))
+
+    with pytest.raises(ExplorerError, match="no random numbers"):
+        explore(Engine(lab.database, workflows={"mine": waits_for_ever}), workflow="mine", **SMALL)
+
+
+def test_a_workflow_of_ones_own_is_explored_with_the_events_it_waits_for(lab: Engine) -> None:
+    def mine(run: Any, told: Any) -> Any:
+        first = run.step("look", lambda: 1)
+        yes = run.wait_for_event("asked", "answer")
+        run.side_effect("mail", key="mail", arguments={"yes": yes})
+        return first
+
+    own = Engine(lab.database, workflows={"mine": mine}, policy=PATIENT)
+    found = explore(own, workflow="mine", **SMALL)
+    assert found.ok
+    assert any(move.verb == "deliver" for schedule in found.sample(5) for move in schedule.moves)
+    assert explore(own, workflow="mine", without=["idempotency_key"]).verdict == "harm"
+
+
+def test_a_key_that_each_worker_makes_up_anew_is_found(lab: Engine) -> None:
+    """Each claim draws other UUIDs, also the second one of the same worker, and each exploration the same."""
+
+    def mine(run: Any, told: Any) -> Any:
+        return run.side_effect("charge", key=f"charge-{uuid.uuid4()}", arguments=told)
+
+    own = Engine(lab.database, workflows={"mine": mine}, policy=PATIENT)
+    for bounds in (SMALL, {"workers": 1, "crashes": 0, "expiries": 1}):
+        first, again = (explore(own, workflow="mine", **bounds).findings for _ in range(2))
+        assert [one.invariant for one in first] == ["no workflow is stuck"]
+        assert "recorded planned action 'charge-" in str(first[0])
+        assert str(first[0]) == str(again[0])
+
+
+def test_a_workflow_that_nobody_can_finish_undisturbed_is_refused(lab: Engine) -> None:
+    class NeverCompletes(Engine):
+        def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+            self.release_lease(claim)
+
+    with pytest.raises(ExplorerError, match="leaves its workflow ready"):
+        explore(NeverCompletes, **SMALL)
+
+
+def test_dead_lanes_are_part_of_a_state(lab: Engine) -> None:
+    found = explore(lab, **SMALL)
+    assert found.graph
+    assert any(DEAD in state.lanes for state in found.graph.states)

@@ -1,0 +1,205 @@
+"""The independent checker finds each fault planted by hand into the tables of a finished laboratory, and none in a clean one."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from agentflow import Database, Engine, Policy
+from agentflow.errors import CrashInjected
+from agentflow.lab.crashes.soak import soak
+from agentflow.lab.laboratory.laboratory import LEASE_SECONDS
+from agentflow.lab.verify import action_rules as checker_actions
+from agentflow.lab.verify import checker
+from agentflow.lab.verify import history_rules as checker_rules
+from agentflow.lab.verify import row_rules as checker_rows
+from agentflow.lab.verify.checker import RULES, Fault, check
+from agentflow.tools import SimulatedTool
+from tests.conftest import drop
+from tests.support.planted import PLANTED, Planted, plant
+
+LONG = Policy(lease_seconds=LEASE_SECONDS)
+
+
+@pytest.fixture
+def finished(engine: Engine) -> Engine:
+    """A finished laboratory: one workflow recovered in the gap, one refused, one that waited for an event, one that waits."""
+    own = Engine(engine.database, policy=LONG)
+    own.create_workflow("password reset", workflow_id="recovered")
+    claim = own.claim_workflow("A.1")
+    assert claim
+    for _ in ("classify", "plan", "intent"):
+        own.advance_one_step(claim)
+    with pytest.raises(CrashInjected):
+        own.advance_one_step(claim, crash_after_tool_commit=True)
+    own.expire_lease("recovered")
+    own.run_until_idle("B.1")
+    own.create_workflow("password", workflow_id="refused")
+    own.tool, real = SimulatedTool(own.world.database, fault=lambda _: "refuse"), own.tool
+    own.run_until_idle("R.1")
+    own.tool = real
+    own.create_workflow("move my notes", name="approval_agent", workflow_id="approved")
+    own.run_until_idle("C.1")
+    own.deliver_event("approved", "approval", True)
+    own.run_until_idle("D.1")
+    own.create_workflow("login", name="approval_agent", workflow_id="parked")
+    own.run_until_idle("E.1")
+    own.world.database.close()
+    return own
+
+
+def test_a_clean_laboratory_has_no_fault(finished: Engine) -> None:
+    assert [finished.get_workflow(one)["status"] for one in ("recovered", "refused", "approved", "parked")] == [  # type: ignore[index]
+        "completed", "failed", "completed", "waiting",
+    ]  # fmt: skip
+    assert check(finished.database) == []
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[planted.name for planted in PLANTED])
+def test_the_checker_finds_each_planted_fault_and_names_its_row(finished: Engine, planted: Planted) -> None:
+    plant(finished, planted.sql)
+    found = check(finished.database)
+    named = [one for one in found if (one.rule, one.table) == (planted.rule, planted.table) and planted.row in one.row]
+    assert named, found
+    assert named[0].stands != named[0].should
+
+
+def test_every_rule_has_a_planted_fault() -> None:
+    assert {planted.rule for planted in PLANTED} == {rule.name for rule in RULES}
+    assert len({planted.name for planted in PLANTED}) >= 15
+
+
+def test_a_fault_says_table_row_what_stands_there_and_what_should(finished: Engine) -> None:
+    plant(finished, "UPDATE {s}.workflows SET fence_token = 9 WHERE id = 'approved'")
+    (fault,) = check(finished.database)
+    assert fault == Fault(
+        "each claim raises the token by one", "workflows", "approved", "fence_token 9", "fence_token 2"
+    )
+    assert str(fault).startswith("workflows approved: fence_token 9; should be: fence_token 2")
+
+
+def test_every_rule_sees_the_same_moment(finished: Engine) -> None:
+    """A row that goes wrong while the rules are asked is found by the next check, and by no rule of this one."""
+    asked: list[str] = []
+
+    @event.listens_for(finished.database.alchemy, "before_cursor_execute")
+    def meanwhile(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+        if sum(" AS fault " in one for one in asked) == 2 and "UPDATE" not in statement:
+            plant(finished, "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'")
+
+    first = check(finished.database)
+    event.remove(finished.database.alchemy, "before_cursor_execute", meanwhile)
+    assert first == []
+    assert [(fault.table, fault.row) for fault in check(finished.database)] == [("steps", "recovered resolve-account")]
+
+
+def test_of_each_rule_at_most_so_many_faults_are_told(finished: Engine) -> None:
+    plant(finished, "UPDATE {s}.history SET at = at + interval '1 day'")
+    many = Counter(fault.rule for fault in check(finished.database))
+    few = Counter(fault.rule for fault in check(finished.database, most=2))
+    assert many["entries are numbered without a gap"] == 20
+    assert few == {rule: min(number, 2) for rule, number in many.items()}
+
+
+def test_a_workflow_that_was_requeued_can_end_again_and_then_has_ended(finished: Engine) -> None:
+    finished.requeue_workflow("refused")
+    finished.run_until_idle("S.1")
+    assert check(finished.database) == []
+    plant(
+        finished,
+        "UPDATE {s}.workflows SET entries = entries + 1 WHERE id = 'refused'; "
+        "INSERT INTO {s}.history (workflow_id, n, event, transaction, worker, fence_token) "
+        "SELECT 'refused', max(n) + 1, 'lease_renewed', 'renew', 'S.1', 2 FROM {s}.history WHERE workflow_id = 'refused'",
+    )
+    assert [(fault.rule, fault.table) for fault in check(finished.database)] == [("an end is an end", "history")]
+
+
+def test_the_checker_knows_nothing_of_the_engine() -> None:
+    for module in (checker, checker_actions, checker_rows, checker_rules):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.module in ("checker_actions", "checker_rows", "checker_rules")
+
+
+def test_a_soak_leaves_no_fault(url: str) -> None:
+    database = Database(url, f"t_{uuid.uuid4().hex[:12]}")
+    try:
+        soak(
+            url,
+            [f"password {n}" for n in range(24)],
+            schema=database.schema,
+            workers=2,
+            kills=8,
+            keep=True,
+            lease_seconds=0.5,
+        )
+        assert check(database) == []
+    finally:
+        drop(database)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # most of it goes into copying the rows
+def test_a_million_entries_are_checked_and_the_one_fault_among_them_is_found(finished: Engine) -> None:
+    """The finished workflows 35,000 times over, by SQL; docs/benchmarks.md says how long it takes."""
+    multiply(finished, 35_000)
+    with finished.database.alchemy.connect() as connection:
+        schema = finished.database.schema
+        entries = connection.execute(text(f'SELECT count(*) FROM "{schema}".history')).scalar_one()
+    assert entries > 1_000_000
+    assert check(finished.database) == []
+    plant(finished, "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered-31234' AND kind = 'side_effect'")
+    assert [(fault.table, fault.row) for fault in check(finished.database)] == [
+        ("steps", "recovered-31234 resolve-account")
+    ]
+
+
+def multiply(engine: Engine, times: int) -> None:
+    """Every row of the laboratory stands there so many times more, each copy under ids of its own."""
+    tables = {
+        "workflows": "id",
+        "steps": "",
+        "action_intents": "idempotency_key",
+        "history": "",
+        "tool_ledger": "idempotency_key",
+    }
+    schema = engine.database.schema
+    with engine.database.alchemy.connect() as connection:
+        connection.exec_driver_sql("SET statement_timeout = 0")
+        for table, key in tables.items():
+            owner = f'"{schema}_world"' if table == "tool_ledger" else f'"{schema}"'
+            names = connection.execute(
+                text(
+                    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 AND attidentity = ''"
+                ),
+                {"name": f"{owner}.{table}"},
+            ).scalars()
+            columns = list(names)
+            chosen = ", ".join(_copied(name, key) for name in columns)
+            connection.exec_driver_sql(
+                f"INSERT INTO {owner}.{table} ({', '.join(columns)}) SELECT {chosen} FROM {owner}.{table} AS t, "
+                f"generate_series(1, {times}) AS copy"
+            )
+        connection.exec_driver_sql(
+            f'INSERT INTO "{schema}_world".tool_attempts '
+            "(effect_id, attempt, idempotency_key, workflow_id, action, outcome, came_at) "
+            f"SELECT l.effect_id, a.attempt, l.idempotency_key, l.workflow_id, a.action, a.outcome, a.came_at "
+            f'FROM "{schema}_world".tool_ledger AS l JOIN "{schema}_world".tool_attempts AS a '
+            "ON starts_with(l.workflow_id, a.workflow_id || '-')"
+        )
+        connection.exec_driver_sql("ANALYZE")
+
+
+def _copied(column: str, key: str) -> str:
+    if column in ("workflow_id", "id"):
+        return f"t.{column} || '-' || copy"
+    if column == "idempotency_key" and key == column:
+        return "t.workflow_id || '-' || copy || ':resolve-account'"
+    return f"t.{column}"

@@ -1,0 +1,70 @@
+"""Workflows for lanes that a worker process can import; `Gate` holds a step until the test lets it go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentflow import Engine
+from agentflow.lab.schedule.lanes import ProcessLane
+from agentflow.lab.schedule.stepper import Stepper
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A pipe with a name: who reads from it waits until somebody has written."""
+
+    path: Path
+
+    @classmethod
+    def new(cls, folder: Path) -> Gate:
+        """A closed gate in the folder."""
+        os.mkfifo(folder / "gate")
+        return cls(folder / "gate")
+
+    def wait(self) -> str:
+        """The gate was opened."""
+        return self.path.read_text()
+
+    def open(self) -> None:
+        """One who waits (now or soon) goes on."""
+        self.path.write_text("late")
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A workflow of two steps, the second of which waits for the gate."""
+
+    gate: Gate
+
+    def __call__(self, run: Any, _: Any) -> Any:
+        """Quick, then slow."""
+        run.step("quick", lambda: 1)
+        return run.step("slow", self.gate.wait)
+
+
+def short(run: Any, _: Any) -> Any:
+    """A workflow of one step."""
+    return run.step("only", lambda: 1)
+
+
+def gated(engine: Engine, gate: Gate) -> Engine:
+    """The engine knows the workflow `gated` beside its own; the shared one is not changed."""
+    other: Engine = engine.with_hook(engine.hook)
+    other.workflows = {**engine.workflows, "gated": Gated(gate)}
+    return other
+
+
+def pid_of(stepper: Stepper, lane: str) -> int:
+    """The process in which the lane's worker is."""
+    worker = stepper._crew.lane(lane)
+    assert isinstance(worker, ProcessLane)
+    assert worker.pid is not None
+    return worker.pid
+
+
+def identity_of(stepper: Stepper, lane: str) -> str:
+    """The worker that is in the lane now."""
+    return stepper._crew.lane(lane).identity

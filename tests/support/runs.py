@@ -1,0 +1,134 @@
+"""What tests of one workflow share: start it, carry it to its end, crash it at a boundary, read back the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow import Boundary, CrashInjected, DurableRunner, Engine
+from tests.conftest import rows
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "tested"
+TABLES = ("{s}.workflows", "{s}.steps", "{s}.action_intents", "{s}.history", "{w}.tool_ledger", "{w}.tool_attempts")
+
+
+def start(
+    engine: Engine, function: Callable[[Any, Any], Any], given: Any = None, workflow_id: str | None = None
+) -> str:
+    """A workflow of this function exists; its id."""
+    deploy(engine, function)
+    return str(engine.create_workflow(given, name=NAME, workflow_id=workflow_id)["id"])
+
+
+def deploy(engine: Engine, function: Callable[[Any, Any], Any]) -> None:
+    """From now on this engine's workers run this function for every workflow that start() made."""
+    engine.workflows[NAME] = function
+
+
+def turn(engine: Engine, worker: str = "worker") -> str | None:
+    """One claim and its outcome."""
+    return engine.worker(worker).run_once()
+
+
+def settle(engine: Engine, workflow_id: str, turns: int = 30) -> dict[str, Any]:
+    """The workflow's row when it is finished or parked; each turn is another worker, leases and back-offs are aged."""
+    for number in range(turns):
+        row = workflow(engine, workflow_id)
+        if row["status"] != "ready":
+            return row
+        if row["lease_owner"] or row["later"]:
+            engine.expire_lease(workflow_id)
+        turn(engine, f"settler-{number}")
+    raise AssertionError(f"{workflow_id} is still ready after {turns} turns: {workflow(engine, workflow_id)}")
+
+
+def workflow(engine: Engine, workflow_id: str) -> dict[str, Any]:
+    """The row as it stands in the table; `later` is true while a back-off lasts."""
+    query = "SELECT *, next_run_at > clock_timestamp() AS later FROM {s}.workflows WHERE id = :i"
+    (row,) = rows(engine, query, i=workflow_id)
+    return row
+
+
+def steps(engine: Engine, workflow_id: str) -> list[dict[str, Any]]:
+    """The checkpoints as they stand in the table."""
+    return rows(engine, "SELECT * FROM {s}.steps WHERE workflow_id = :i ORDER BY position", i=workflow_id)
+
+
+def effects(engine: Engine) -> list[dict[str, Any]]:
+    """What is left in the world."""
+    return rows(engine, "SELECT * FROM {w}.tool_ledger ORDER BY effect_id")
+
+
+def counts(engine: Engine) -> dict[str, int]:
+    """How many rows each table holds."""
+    return {table: rows(engine, f"SELECT count(*) AS n FROM {table}")[0]["n"] for table in TABLES}
+
+
+def crash(engine: Engine, transaction: str, edge: str = "after", subject: str | None = None) -> None:
+    """A worker was lost at this boundary, and its lease has expired."""
+    seen: list[Boundary] = []
+
+    def hook(boundary: Boundary) -> None:
+        if (boundary.transaction, boundary.edge) == (transaction, edge) and subject in (None, boundary.subject):
+            seen.append(boundary)
+            raise CrashInjected(f"{edge} {transaction}")
+
+    with pytest.raises(CrashInjected):
+        engine.with_hook(hook).worker("crasher").run_once()
+    assert seen[0].workflow is not None
+    engine.expire_lease(seen[0].workflow)
+
+
+def observed(engine: Engine, name: str) -> list[DurableRunner]:
+    """The run objects that this engine's workers make for the named workflow from now on."""
+    runs: list[DurableRunner] = []
+    function = engine.workflows[name]
+
+    def observe(run: DurableRunner, given: Any) -> Any:
+        runs.append(run)
+        return function(run, given)
+
+    observe.states = getattr(function, "states", {})  # type: ignore[attr-defined]
+    engine.workflows[name] = observe
+    return runs
+
+
+def process(program: str, given: Any) -> subprocess.Popen[str]:
+    """A Python process of its own runs the program, and gets `given` as JSON on standard input."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert running.stdin is not None
+    running.stdin.write(json.dumps(given))
+    running.stdin.close()
+    running.stdin = None
+    return running
+
+
+def elsewhere(program: str, given: Any, returncode: int = 0) -> Any:
+    """What the program printed as JSON in a Python process of its own, which ended as expected."""
+    running = process(program, given)
+    try:
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == returncode, err
+    return json.loads(out) if out else None
+
+
+def address(engine: Engine) -> dict[str, str]:
+    """Where this engine's rows are, for another process: keyword arguments of open_engine()."""
+    return {"url": engine.database.url.render_as_string(hide_password=False), "schema": engine.database.schema}

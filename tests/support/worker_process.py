@@ -1,0 +1,103 @@
+"""A worker as a process of its own, for tests that stop, kill or mislead it: `start_worker(engine, ...)`.
+
+Its workflows work on files in the folder that is their input: a step says that it has begun, and waits for `open`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import agentflow
+from agentflow import Database, Engine
+from tests.support.helpers import eventually
+
+ROOT = Path(agentflow.__file__).resolve().parent.parent
+
+
+def gated(run: Any, folder: str) -> Any:
+    """One step that waits for its gate, one that says who it was, and one action."""
+    here = Path(folder)
+
+    def wait() -> str:
+        (here / f"began-{os.getpid()}").touch()
+        eventually(lambda: (here / "open").exists(), 100)
+        return "through"
+
+    run.step("gate", wait)
+    run.step("who", os.getpid)
+    return run.side_effect("pay", key="pay")
+
+
+def hog(run: Any, how_long: int) -> Any:
+    """One step that keeps the interpreter's lock inside a single C call (in the test's own process a short one)."""
+    here = os.getpid()
+    run.step("hog", lambda: [here, sum(range(how_long if __name__ == "__main__" else 10))])
+    return run.side_effect("pay", key="pay")
+
+
+def plain(run: Any, request: Any) -> Any:
+    """Two steps and an action."""
+    run.step("one", lambda: 1)
+    run.step("two", lambda: 2)
+    return run.side_effect("pay", key="pay")
+
+
+JOBS = {"gated": gated, "hog": hog, "plain": plain}
+
+
+def shift_clock(seconds: float) -> None:
+    """Every clock that Python offers in this process is wrong by so much."""
+    for name in ("time", "monotonic"):
+        real = getattr(time, name)
+        setattr(time, name, lambda real=real: real() + seconds)
+        in_ns = getattr(time, f"{name}_ns")
+        setattr(time, f"{name}_ns", lambda real=in_ns: real() + int(seconds * 1e9))
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Shifted:
+            return cls.fromtimestamp(time.time(), tz)
+
+    datetime.datetime = Shifted  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def start_worker(engine: Engine, identity: str, **told: Any) -> Iterator[subprocess.Popen[str]]:
+    """A worker process works on the engine's schema; it is killed at the end if it has not ended."""
+    told = {"lease": 600, "poll": 0.1, "clock": 0, "names": sorted(JOBS), **told}
+    command = [
+        sys.executable, "-m", "tests.support.worker_process", engine.database.url.render_as_string(hide_password=False),
+        engine.database.schema, identity, json.dumps(told),
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def main() -> None:
+    """Work until SIGTERM."""
+    url, schema, identity, told = sys.argv[1:]
+    options = json.loads(told)
+    if options["clock"]:
+        shift_clock(options["clock"])
+    engine = Engine(Database(url, schema, patience=20), workflows={name: JOBS[name] for name in options["names"]})
+    worker = engine.worker(identity, lease_seconds=options["lease"], poll_seconds=options["poll"])
+    worker.stop_on_signals()
+    worker.run_forever()
+
+
+if __name__ == "__main__":
+    main()
