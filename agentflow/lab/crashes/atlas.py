@@ -29,7 +29,7 @@ from ..notebook.tables import query
 from ..schedule.grammar import Move, Setting
 from ..schedule.presets import REQUESTS
 from ..schedule.stepper import Stepper
-from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
+from .atlas_result import BOUNDARIES, GUARD_SETS, Atlas, Cell, GuardSet
 from .counting_agent import CountedAgent
 from .kill_plan import label
 from .naive_queue import Job, kill_and_retry
@@ -41,7 +41,7 @@ PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary 
 
 
 def atlas(
-    where: str | Engine, *, guard_sets: Sequence[GuardSet] = DEFAULT, boundaries: Sequence[str] = BOUNDARIES,
+    where: str | Engine, *, guard_sets: Sequence[GuardSet] = GUARD_SETS, boundaries: Sequence[str] = BOUNDARIES,
     schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip

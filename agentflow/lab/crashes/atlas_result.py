@@ -62,7 +62,7 @@ def _set(name: str, *lines: str, **predicted: int) -> GuardSet:
     return GuardSet(lines, (name,), predicted=told, forgets=BROKEN[name].forgets)
 
 
-DEFAULT = (
+GUARD_SETS = (
     GuardSet(("all guards",)),
     _set("fence_token", "no fence"),
     _set("claim_reads_first", "claim reads,", "then writes"),
@@ -148,7 +148,7 @@ class Cell:
 class Atlas:
     """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
 
-    guard_sets: tuple[GuardSet, ...] = DEFAULT
+    guard_sets: tuple[GuardSet, ...] = GUARD_SETS
     cells: Mapping[tuple[str, str], Cell] = field(default_factory=dict)
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES
