@@ -69,10 +69,12 @@ class StepFailed(AgentFlowError):
 class DeterminismError(AgentFlowError):
     """The workflow function asked for other steps than those that are recorded."""
 
+    next_step = "deploy the code that began this workflow, or give the changed workflow a new name"
+
     def __init__(self, workflow: str, position: int, recorded: str, asked: str) -> None:
         super().__init__(
             f"workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was handed "
-            "out; deploy the code that began this workflow, or give the changed workflow a new name."
+            f"out; {self.next_step}."
         )
         self.workflow, self.position, self.recorded, self.asked = workflow, position, recorded, asked
 
@@ -80,10 +82,10 @@ class DeterminismError(AgentFlowError):
 class DuplicateStep(DeterminismError):
     """The same step id was used twice in one run."""
 
+    next_step = "put a counter into the id, so that each call has its own"
+
     def __init__(self, workflow: str, position: int, step: str) -> None:
-        super().__init__(
-            workflow, position, f"{step} once", f"{step} again (put a counter into the id, such as {step}-2)"
-        )
+        super().__init__(workflow, position, f"{step} once", f"{step} again")
 
 
 class StepMisuse(AgentFlowError, TypeError):

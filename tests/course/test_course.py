@@ -21,12 +21,21 @@ from sqlalchemy import text
 
 from agentflow import AgentFlowError, Database, Engine, migrate
 from agentflow.errors import DatabaseAway, NotALaboratory
-from agentflow.lab.course import course, record, stages
+from agentflow.lab import course
 from agentflow.lab.course import prompts as ask
-from agentflow.lab.course.course import FIRST, LATE, Stage
-from agentflow.lab.course.exercise import NOT_SOLVED
+from agentflow.lab.course import record, stages
+from agentflow.lab.course.judging import NOT_SOLVED
+from agentflow.lab.course.lesson import FIRST, LATE, Lesson
 from agentflow.lab.course.outline import MAX_HINTS, Exercise, Option, Outline, Question
-from agentflow.lab.course.record import PASSED, Kept, Record, attempt, exercise, open_record, predicted, the_record
+from agentflow.lab.course.record import (
+    PASSED,
+    WORKFLOWS_OF_THE_COURSE,
+    Kept,
+    Record,
+    open_record,
+    predicted,
+    the_record,
+)
 from agentflow.lab.laboratory import laboratory
 from agentflow.lab.laboratory.laboratory import fresh_laboratory
 from tests.conftest import drop
@@ -48,7 +57,7 @@ def server(url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def shared(server: str) -> Iterator[Record]:
     """A course that these tests share; `schema` empties it before each."""
-    opened = Record(Engine(Database(server, "a_course"), workflows={"attempt": attempt, "exercise": exercise}))
+    opened = Record(Engine(Database(server, "a_course"), workflows=WORKFLOWS_OF_THE_COURSE))
     migrate(opened.engine.database, course=True)
     yield opened
     opened.close()
@@ -82,7 +91,7 @@ def another(schema: str, server: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.fixture
-def stage(kept: Record) -> Stage:
+def stage(kept: Record) -> Lesson:
     """The first stage, opened by its first cell."""
     return course.stage(START)
 
@@ -99,7 +108,7 @@ def shown(thing: Any) -> str:
 # --- a prediction
 
 
-def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answer(stage: Stage) -> None:
+def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answer(stage: Lesson) -> None:
     said = shown(stage.predict(ASKED))
     assert ask.OPEN in said
     because = stage.outline.question(ASKED).because
@@ -108,26 +117,29 @@ def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answ
     assert shown(stage.reveal(ASKED)).startswith("It is 3: one effect, tool called twice.")
 
 
-def test_an_answer_is_kept_with_its_confidence_and_compared_at_the_reveal(stage: Stage, kept: Record) -> None:
-    assert "You said 4 (certain): two effects." in shown(stage.predict(ASKED, answer=4, sure="certain"))
+def test_an_answer_is_kept_with_its_confidence_and_compared_at_the_reveal(stage: Lesson, kept: Record) -> None:
+    assert "You answered 4 (certain): two effects." in shown(stage.predict(ASKED, answer=4, sure="certain"))
     assert kept.read(f"{START}:1").events == {predicted(ASKED): {"answer": 4, "sure": "certain"}}
     said = shown(stage.reveal(ASKED))
-    assert "You said 4 (certain): two effects. Behind it stands the idea that a second call must act" in said
+    assert (
+        "You answered 4 (certain): two effects. That would be true if a second call had to act a second time. In fact"
+        in said
+    )
 
 
-def test_the_right_answer_is_recognised(stage: Stage) -> None:
+def test_the_right_answer_is_recognised(stage: Lesson) -> None:
     stage.predict(ASKED, answer=3)
     assert "You predicted it (guess)." in shown(stage.reveal(ASKED))
 
 
-def test_the_first_answer_stays(stage: Stage, kept: Record) -> None:
+def test_the_first_answer_stays(stage: Lesson, kept: Record) -> None:
     stage.predict(ASKED, answer=2, sure="certain")
     assert FIRST in shown(stage.predict(ASKED, answer=3, sure="certain"))
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 2, "sure": "certain"}
 
 
 @pytest.mark.parametrize("before", [None, 2])
-def test_no_prediction_is_bettered_after_the_reveal(stage: Stage, kept: Record, before: int | None) -> None:
+def test_no_prediction_is_bettered_after_the_reveal(stage: Lesson, kept: Record, before: int | None) -> None:
     stage.predict(ASKED, answer=before)
     stage.reveal(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
@@ -138,30 +150,30 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Stage, kept: Record, 
 
 
 @pytest.mark.parametrize("wrong", [0, 5, "2", True, 1.0, [1]])
-def test_an_answer_that_is_none_is_not_kept_and_says_what_may_be_chosen(stage: Stage, wrong: Any) -> None:
+def test_an_answer_that_is_none_is_not_kept_and_says_what_may_be_chosen(stage: Lesson, wrong: Any) -> None:
     said = shown(stage.predict(ASKED, answer=wrong))
     assert "Choose a number from 1 to 4" in said
     assert ask.OPEN in said
     assert "sure='guess', sure='fairly sure', sure='certain'" in shown(stage.predict(ASKED, answer=1, sure="very"))
-    assert "You said" not in shown(stage.predict(ASKED))
+    assert "You answered" not in shown(stage.predict(ASKED))
 
 
-def test_again_opens_every_question_and_keeps_the_earlier_answers(stage: Stage, kept: Record) -> None:
+def test_again_opens_every_question_and_keeps_the_earlier_answers(stage: Lesson, kept: Record) -> None:
     stage.predict(ASKED, answer=2)
     stage.reveal(ASKED)
-    assert shown(stage.again()) == "Attempt 2 begins: run the cells from the top."
+    assert shown(stage.again()) == "Round 2 begins: run the cells from the top."
     assert ask.OPEN in shown(stage.predict(ASKED))
     stage.predict(ASKED, answer=3)
     assert "predicted it" in shown(stage.reveal(ASKED))
-    assert [kept.read(name).answer(ASKED) for name in kept.attempts(START)] == [
+    assert [kept.read(name).answer(ASKED) for name in kept.rounds(START)] == [
         {"answer": 3, "sure": "guess"},
         {"answer": 2, "sure": "guess"},
     ]
 
 
-def test_a_name_that_the_stage_does_not_have_is_told_with_those_it_has(stage: Stage) -> None:
+def test_a_name_that_the_stage_does_not_have_is_told_with_those_it_has(stage: Lesson) -> None:
     for call in (stage.predict, stage.reveal, stage.exercise, stage.hint):
-        with pytest.raises(LookupError, match=f"stage {START} has no .* 'nothing'; there is: "):
+        with pytest.raises(LookupError, match=f"stage {START} has no .* 'nothing'. Choose from: "):
             call("nothing")
     with pytest.raises(LookupError, match=START):
         course.stage("12-nothing")
@@ -186,17 +198,17 @@ def test_a_stage_that_nobody_answers_shows_the_same_each_time_and_after_an_inter
         interrupted = course.stage(told.name)
         interrupted.reveal(told.questions[0].name)
         assert read_through(told.name) == first
-        assert not re.search(r"attempt \d", " ".join(first[:-1]).lower())
+        assert not re.search(r"round \d", " ".join(first[:-1]).lower())
 
 
-def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: Stage) -> None:
+def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: Lesson) -> None:
     stage.predict(ASKED, answer=1, sure="fairly sure")
     stage.reveal(ASKED)
-    assert read_through(START)[1].endswith("You said 1 (fairly sure): nothing: the work of A is lost.")
+    assert read_through(START)[1].endswith("You answered 1 (fairly sure): nothing: the work of A is lost.")
     assert "Predicted: 1 of 2. Right: 0." in read_through(START)[-1]
 
 
-def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, schema: str) -> None:
+def test_an_answer_survives_the_kill_of_its_kernel(stage: Lesson, server: str, schema: str) -> None:
     """The process is killed between the answer and the reveal, without a chance to close anything."""
     cells = f"""
         from agentflow.lab import course
@@ -213,10 +225,10 @@ def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, sc
             assert kernel.stdout.readline() == b"kept\n"
         finally:
             kernel.send_signal(signal.SIGKILL)
-    assert "You said 2 (guess)" in shown(course.stage(START).reveal(ASKED))
+    assert "You answered 2 (guess)" in shown(course.stage(START).reveal(ASKED))
 
 
-def test_a_kernel_killed_while_the_engine_carried_the_stage_loses_nothing(stage: Stage, kept: Record) -> None:
+def test_a_kernel_killed_while_the_engine_carried_the_stage_loses_nothing(stage: Lesson, kept: Record) -> None:
     """Its lease is still there; the event stands in the row all the same, and the next ones come."""
     assert kept.engine.claim_workflow("dead-kernel") is not None
     stage.predict(ASKED, answer=3)
@@ -227,7 +239,7 @@ def test_a_kernel_killed_while_the_engine_carried_the_stage_loses_nothing(stage:
     assert kept.engine.run_until_idle("another") == 1
 
 
-def test_a_stage_is_a_workflow_whose_checkpoints_are_the_answers(stage: Stage, kept: Record) -> None:
+def test_a_stage_is_a_workflow_whose_checkpoints_are_the_answers(stage: Lesson, kept: Record) -> None:
     stage.predict(FIRST_ASKED, answer=1)
     stage.predict(ASKED, answer=3)
     row = kept.engine.get_workflow(f"{START}:1") or {}
@@ -239,7 +251,26 @@ def test_a_stage_is_a_workflow_whose_checkpoints_are_the_answers(stage: Stage, k
     assert [step["kind"] for step in row["steps"]] == ["wait", "wait", "wait"]
 
 
-def test_an_attempt_of_an_older_edition_goes_on_with_its_own_questions(kept: Record) -> None:
+def test_answers_that_an_earlier_version_kept_are_still_read(schema: str, kept: Record) -> None:
+    """Its rows are workflows named `attempt` and `exercise`; those named `notes` are left alone."""
+    engine = kept.engine
+    questions = {"questions": [FIRST_ASKED, ASKED]}
+    engine.create_workflow(questions, name="attempt", workflow_id=f"{START}:1")
+    engine.create_workflow({}, name="exercise", workflow_id=f"{START}/{TASK}")
+    engine.create_workflow({}, name="notes", workflow_id="class record/claim_reads_first")
+    for event, answer in ((FIRST_ASKED, 2), (ASKED, 1)):
+        engine.deliver_event(f"{START}:1", predicted(event), {"answer": answer, "sure": "certain"})
+    engine.deliver_event(f"{START}/{TASK}", "hint 1", True)
+    opened = course.stage(START)
+    assert "You answered 1 (certain)" in shown(opened.reveal(ASKED))
+    assert "Predicted: 2 of 2. Right: 1." in shown(opened.summary())
+    assert "Hints shown: 1 of 3." in shown(opened.exercise(TASK))
+    assert "finished" in shown(opened.done("a check passed"))
+    assert (engine.get_workflow(f"{START}:1") or {})["status"] == "completed"
+    assert (engine.get_workflow("class record/claim_reads_first") or {})["status"] == "ready"
+
+
+def test_a_round_of_an_older_edition_goes_on_with_its_own_questions(kept: Record) -> None:
     """Its row waits for a question that is gone; the new question is asked, answered and revealed all the same."""
     old = replace(stages.outline(START), questions=(Question("gone", "Gone?", (Option("yes"),), ""),))
     kept.begin(old, 1)
@@ -253,7 +284,7 @@ def test_an_attempt_of_an_older_edition_goes_on_with_its_own_questions(kept: Rec
 # --- what no reset touches
 
 
-def test_no_reset_and_no_laboratory_touches_the_course(stage: Stage, kept: Record, schema: str, server: str) -> None:
+def test_no_reset_and_no_laboratory_touches_the_course(stage: Lesson, kept: Record, schema: str, server: str) -> None:
     stage.predict(ASKED, answer=3)
     with pytest.raises(NotALaboratory):
         kept.engine.reset_database()
@@ -294,7 +325,7 @@ def test_a_laboratory_does_not_become_a_course_and_the_notebook_goes_on(another:
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port at which nobody answers."""
     monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:9/nothing")
-    monkeypatch.setattr(record, "PATIENCE", 0.05)
+    monkeypatch.setattr(record, "WAIT_FOR_RECORD", 0.05)
     laboratory.let_go("course", "record")
 
 
@@ -322,7 +353,7 @@ def test_when_the_database_comes_back_the_same_stage_keeps_answers_again(
     monkeypatch.undo()
     monkeypatch.setenv("DATABASE_URL", server)
     monkeypatch.setenv("AGENTFLOW_COURSE", kept.engine.database.schema)
-    assert "You said 3" in shown(opened.predict(ASKED, answer=3))
+    assert "You answered 3" in shown(opened.predict(ASKED, answer=3))
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 3, "sure": "guess"}
 
 
@@ -338,7 +369,7 @@ def test_the_first_cell_again_looks_for_the_server_anew(schema: str, monkeypatch
 
 
 def test_what_was_revealed_while_nothing_could_be_kept_is_not_predicted_afterwards(
-    kept: Record, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    kept: Record, stage: Lesson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = the_record().engine
     with monkeypatch.context() as away:
@@ -348,11 +379,11 @@ def test_what_was_revealed_while_nothing_could_be_kept_is_not_predicted_afterwar
     assert LATE in shown(stage.predict(ASKED, answer=3))
     assert kept.read(f"{START}:1").events == {predicted(ASKED): None}
     stage.again()
-    assert "You said 3" in shown(stage.predict(ASKED, answer=3))
+    assert "You answered 3" in shown(stage.predict(ASKED, answer=3))
 
 
 def test_an_answer_that_could_not_be_kept_is_said_even_if_the_page_can_be_read_again(
-    stage: Stage, server: str, kept: Record
+    stage: Lesson, server: str, kept: Record
 ) -> None:
     asked = stage.predict(ASKED)
     with psycopg.connect(server.replace("+psycopg", "")) as somebody:
@@ -362,11 +393,11 @@ def test_an_answer_that_could_not_be_kept_is_said_even_if_the_page_can_be_read_a
         assert asked.note in shown(asked)
         assert kept.read(f"{START}:1").events == {}
     asked.choose(3, "guess")
-    assert (asked.note, "You said 3" in shown(asked)) == ("", True)
+    assert (asked.note, "You answered 3" in shown(asked)) == ("", True)
 
 
 def test_a_locked_row_of_the_course_does_not_keep_a_cell_waiting_for_ever(
-    stage: Stage, server: str, kept: Record
+    stage: Lesson, server: str, kept: Record
 ) -> None:
     kept.keep(f"{START}:1", predicted(ASKED), None)
     kept.engine.create_workflow({}, name="exercise", workflow_id="held")
@@ -376,7 +407,7 @@ def test_a_locked_row_of_the_course_does_not_keep_a_cell_waiting_for_ever(
         assert kept.keep(f"{START}:1", PASSED, True).events[PASSED] is True
 
 
-def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Lesson, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is open when the server goes: the first cell is patient, those after it ask once."""
     engine = the_record().engine
     waited: list[float] = []
@@ -392,7 +423,7 @@ def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Stage, mon
     monkeypatch.undo()
 
 
-def test_another_question_of_an_answered_attempt_needs_a_new_attempt(stage: Stage) -> None:
+def test_another_question_of_an_answered_round_needs_another_round(stage: Lesson) -> None:
     """Somebody who predicted one thing and read on is not told that a run from the top opens the other."""
     stage.outline = replace(
         stage.outline, questions=(*stage.outline.questions, Question("b", "B?", (Option("yes"),), ""))
@@ -405,7 +436,7 @@ def test_another_question_of_an_answered_attempt_needs_a_new_attempt(stage: Stag
 # --- exercises
 
 
-def test_hints_come_one_at_a_time_and_are_kept(stage: Stage, kept: Record) -> None:
+def test_hints_come_one_at_a_time_and_are_kept(stage: Lesson, kept: Record) -> None:
     hints = stage.outline.exercise(TASK).hints
     assert shown(stage.hint(TASK)) == f"Hint 1: {hints[0]}"
     stage.again()
@@ -420,7 +451,7 @@ def test_hints_come_one_at_a_time_and_are_kept(stage: Stage, kept: Record) -> No
     ]
 
 
-def test_a_hint_asked_for_in_a_cell_stands_on_the_page_that_shows_them(stage: Stage) -> None:
+def test_a_hint_asked_for_in_a_cell_stands_on_the_page_that_shows_them(stage: Lesson) -> None:
     hints = stage.exercise(TASK)
     assert hints._repr_mimebundle_()
     stage.hint(TASK)
@@ -433,12 +464,12 @@ def test_a_hint_asked_for_in_a_cell_stands_on_the_page_that_shows_them(stage: St
     assert "You solved it." in hints.view.children[-1].value  # type: ignore[union-attr]
 
 
-def test_a_static_page_folds_each_hint_into_the_one_before(stage: Stage) -> None:
+def test_a_static_page_folds_each_hint_into_the_one_before(stage: Lesson) -> None:
     html = stage.exercise(TASK)._repr_mimebundle_()["text/html"]
     assert re.findall(r"Hint \d|</details>", html) == ["Hint 1", "Hint 2", "Hint 3", *["</details>"] * 3]
 
 
-def test_a_solved_exercise_is_kept_and_an_unsolved_one_is_not(stage: Stage, kept: Record) -> None:
+def test_a_solved_exercise_is_kept_and_an_unsolved_one_is_not(stage: Lesson, kept: Record) -> None:
     solved = Exercise(TASK, ("a", "b"), lambda function: function())
     stage.outline = replace(stage.outline, exercises=(solved,))
 
@@ -456,18 +487,18 @@ def test_a_solved_exercise_is_kept_and_an_unsolved_one_is_not(stage: Stage, kept
 # --- the end of a stage, and the course
 
 
-def test_a_summary_names_the_idea_behind_each_wrong_answer(stage: Stage) -> None:
+def test_a_summary_names_the_idea_behind_each_wrong_answer(stage: Lesson) -> None:
     assert "You predicted nothing in this stage." in shown(stage.summary())
     stage.predict(ASKED, answer=2, sure="certain")
     stage.reveal(ASKED)
     said = str(stage.summary())
     assert "Predicted: 1 of 2. Right: 0." in said
-    assert "You said 2 (certain)" in said
+    assert "You answered 2 (certain)" in said
     assert "only A knew" in said
     assert "no: 3" in said
 
 
-def test_a_stage_is_finished_by_its_checks_and_only_by_them(stage: Stage, kept: Record) -> None:
+def test_a_stage_is_finished_by_its_checks_and_only_by_them(stage: Lesson, kept: Record) -> None:
     with pytest.raises(AgentFlowError, match="ends in checks"):
         stage.done()
     assert not kept.finished(START)
@@ -500,7 +531,7 @@ def test_progress_says_where_i_was_and_what_is_next(schema: str) -> None:
 # --- clicks
 
 
-def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: Stage, kept: Record) -> None:
+def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: Lesson, kept: Record) -> None:
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     asked._buttons[2].click()
@@ -509,12 +540,12 @@ def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: S
     for _ in range(5):
         asked._buttons[2].click()
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 2, "sure": "certain"}
-    assert "You said 2 (certain)" in asked._standing.value
+    assert "You answered 2 (certain)" in asked._standing.value
     assert asked._options.disabled
     assert all(button.disabled for button in asked._buttons)
 
 
-def test_the_reveal_closes_the_buttons_of_its_question(stage: Stage) -> None:
+def test_the_reveal_closes_the_buttons_of_its_question(stage: Lesson) -> None:
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     stage.reveal(ASKED)
@@ -522,7 +553,7 @@ def test_the_reveal_closes_the_buttons_of_its_question(stage: Stage) -> None:
     assert asked._options.disabled
 
 
-def test_a_click_that_goes_wrong_says_so_on_the_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_click_that_goes_wrong_says_so_on_the_page(stage: Lesson, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     monkeypatch.setattr(asked, "send", lambda *_: 1 / 0)
@@ -531,7 +562,7 @@ def test_a_click_that_goes_wrong_says_so_on_the_page(stage: Stage, monkeypatch: 
     assert "ZeroDivisionError" in asked._standing.value
 
 
-def test_a_cell_that_is_run_again_leaves_no_widget_behind(stage: Stage) -> None:
+def test_a_cell_that_is_run_again_leaves_no_widget_behind(stage: Lesson) -> None:
     import ipywidgets as widgets
 
     def count() -> int:
@@ -555,7 +586,7 @@ def test_an_outline_is_whole(told: Outline) -> None:
         assert 2 <= len(question.options) <= 5
         assert question.because.endswith(".")
         for option in question.options:
-            assert not option.misconception or re.match(r"that .*[^.]$", option.misconception), option
+            assert not option.misconception or re.fullmatch(r"[^.]+\. In fact[ ,][^.]+", option.misconception), option
             assert not option.says.endswith(".")
     names = [thing.name for thing in (*told.questions, *told.exercises)]
     assert len(names) == len(set(names))
@@ -569,5 +600,5 @@ def test_stages_have_different_names_in_their_order() -> None:
     assert all(re.fullmatch(r"\d\d-[a-z]+(-[a-z]+)*", name) for name in names)
 
 
-def test_what_is_kept_names_its_attempt() -> None:
+def test_what_is_kept_names_its_round() -> None:
     assert Kept("00-start-here:12", {}).number == 12

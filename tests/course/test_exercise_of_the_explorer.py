@@ -11,7 +11,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.course import stages
 from agentflow.lab.course.checks import CheckFailed
-from agentflow.lab.course.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.course.judging import NOT_SOLVED, judged
 from tests.solutions import every_interleaving
 
 JUDGE = stages.outline("07-every-interleaving").exercise("break_quietly").judge
@@ -24,7 +24,7 @@ def without_key(self: Engine, claim: Any, intent: Any, tool: Any) -> Any:
 @pytest.mark.parametrize("solution", [every_interleaving.break_quietly, without_key])
 def test_an_engine_that_doubles_only_after_a_loss_is_accepted(engine: Engine, solution: Callable[..., Any]) -> None:
     said = judged(JUDGE, solution, engine)
-    assert said.startswith(SOLVED) and "A*5 expire B*2" in said
+    assert said.startswith("Solved") and "A*5 expire B*2" in said
 
 
 def test_the_stub_is_told_that_it_is_one(engine: Engine) -> None:

@@ -14,7 +14,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.course import stages
 from agentflow.lab.course.checks import CheckFailed
-from agentflow.lab.course.exercise import NOT_SOLVED, SOLVED, asked, judged
+from agentflow.lab.course.judging import NOT_SOLVED, asked, judged
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.notebook.tables import query
 from agentflow.lab.schedule.stepper import Stepper
@@ -48,7 +48,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
     with Stepper(engine) as stepper:
         stepper.play("A*5 A! expire B*")
     before = engine.reliability_metrics()
-    assert judged(judge, start_here.count_effects, engine).startswith(SOLVED)
+    assert judged(judge, start_here.count_effects, engine).startswith("Solved")
 
     def stub(_engine: Engine, _id: str) -> int:
         raise NotImplementedError
@@ -110,7 +110,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
 
 def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_not() -> None:
     judge = stages.outline("01-retry-or-checkpoint").exercise("help_desk").judge
-    assert judged(judge, retry_or_checkpoint.help_desk).startswith(SOLVED)
+    assert judged(judge, retry_or_checkpoint.help_desk).startswith("Solved")
     made_up = iter(range(100))
 
     def outside_a_step(run: Any, _request: str) -> int:
@@ -193,7 +193,7 @@ def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are
 ) -> None:
     judge = stages.outline("02-durable-checkpoints").exercise("lose_a_worker").judge
     for line in (durable_checkpoints.lose_a_worker(), "A*2 A. A! expire B*", "B*3 B! expire A*", "A*3 A! expire A+ A*"):
-        assert judged(judge, lambda line=line: line, engine).startswith(SOLVED)
+        assert judged(judge, lambda line=line: line, engine).startswith("Solved")
 
     def stub() -> str:
         raise NotImplementedError
@@ -240,7 +240,7 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
         f"{whole} AND status = 'ready'",
         f"{whole} -- and nobody else",
     ):
-        assert judged(judge, lambda accepted=accepted: accepted, engine).startswith(SOLVED)
+        assert judged(judge, lambda accepted=accepted: accepted, engine).startswith("Solved")
 
     def stub() -> str:
         raise NotImplementedError

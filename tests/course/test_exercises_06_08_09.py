@@ -14,7 +14,7 @@ import pytest
 from agentflow import Engine, Policy, StepFailed
 from agentflow.lab.course import stages
 from agentflow.lab.course.checks import CheckFailed
-from agentflow.lab.course.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.course.judging import NOT_SOLVED, judged
 from agentflow.lab.course.stages.beyond_the_lab import POLL
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.notebook.tables import query
@@ -69,13 +69,13 @@ def test_duplicates_are_counted_by_the_solution_and_the_laboratory_is_left_alone
     with Stepper(engine) as stepper:
         stepper.play("A*5 A! expire B*")
     before = engine.reliability_metrics()
-    assert judged(judge_06, reliability_evidence.duplicate_effects, engine).startswith(SOLVED)
+    assert judged(judge_06, reliability_evidence.duplicate_effects, engine).startswith("Solved")
     assert engine.reliability_metrics() == before
     assert schemas_of_judges(engine) == []
 
 
 def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06: Callable[..., str]) -> None:
-    assert judged(judge_06, number(f"SELECT coalesce(sum(n - 1), 0) {EACH}"), engine).startswith(SOLVED)
+    assert judged(judge_06, number(f"SELECT coalesce(sum(n - 1), 0) {EACH}"), engine).startswith("Solved")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_an_order_that_leaves_the_customer_alone_is_told_when(
 
 def test_the_order_of_the_solution_survives_every_death(engine: Engine) -> None:
     judge = stages.outline("08-your-own-workflow").exercise("order").judge
-    assert judged(judge, your_own_workflow.order, engine).startswith(SOLVED)
+    assert judged(judge, your_own_workflow.order, engine).startswith("Solved")
     assert schemas_of_judges(engine) == []
 
 
@@ -250,8 +250,8 @@ def test_settings_that_do_not_fit_are_told_which_figure(wrong: Callable[[], Any]
 
 def test_the_settings_of_the_solution_fit() -> None:
     judge = stages.outline("09-beyond-the-lab").exercise("settings").judge
-    assert judged(judge, beyond_the_lab.settings).startswith(SOLVED)
-    assert judged(judge, with_(chat=Policy(lease_seconds=14))).startswith(SOLVED)
+    assert judged(judge, beyond_the_lab.settings).startswith("Solved")
+    assert judged(judge, with_(chat=Policy(lease_seconds=14))).startswith("Solved")
 
 
 def test_the_poll_that_is_counted_is_a_workers_own() -> None:

@@ -15,7 +15,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.course import stages
 from agentflow.lab.course.checks import CheckFailed
-from agentflow.lab.course.exercise import NOT_SOLVED, SOLVED, judged
+from agentflow.lab.course.judging import NOT_SOLVED, judged
 from agentflow.lab.course.stages import the_acknowledgment_gap as the_gap
 from agentflow.lab.laboratory.scratch_schema import new_name
 from tests.conftest import rows
@@ -42,7 +42,7 @@ def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(
 
     monkeypatch.setattr(the_gap, "new_name", named)
     for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
-        assert judged(KEY, make, engine).startswith(SOLVED)
+        assert judged(KEY, make, engine).startswith("Solved")
     assert judged(KEY, stub, engine) == NOT_SOLVED
     assert len(made) == 2  # other tests make schemas meanwhile; these two are the check's own
     kept = "SELECT nspname FROM pg_namespace WHERE nspname = ANY(:made) OR nspname = ANY(:worlds)"
@@ -83,8 +83,8 @@ def test_a_key_that_does_not_hold_is_told_what_it_looks_like(
 
 
 def test_a_lost_wakeup_is_accepted(engine: Engine) -> None:
-    assert judged(WAKEUP, suspend_and_resume.lost_wakeup, engine).startswith(SOLVED)
-    assert judged(WAKEUP, lambda: "A*3 event:approval A A*", engine).startswith(SOLVED)
+    assert judged(WAKEUP, suspend_and_resume.lost_wakeup, engine).startswith("Solved")
+    assert judged(WAKEUP, lambda: "A*3 event:approval A A*", engine).startswith("Solved")
     assert judged(WAKEUP, stub, engine) == NOT_SOLVED
 
 
@@ -100,7 +100,7 @@ LINES = [
     ("A*3 event:approval A! expire B*", "was there first, as entry 4, and the look found it, as entry 8 says"),
     ("A*3 event:approval A! A*", "A!"),
     (None, "does it end with `return`"),
-    (["A*"], "A schedule is a text"),
+    (["A*"], "Return a schedule"),
 ]
 
 

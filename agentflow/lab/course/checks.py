@@ -1,8 +1,7 @@
 """Proofs after a run: small functions that read the tables and name the row that is wrong.
 
-Each check returns a sentence when the rows are right and raises CheckFailed, shown as one sentence too, when they are
-not: table, id, column, what stands there, what should. What does not live here: questions (`course`), exercises
-(`exercise`, `stages`).
+Each check returns a sentence when the rows are right and raises CheckFailed when they are not; a notebook shows that as one
+sentence too, which names table, id, column, the value found and the value expected.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from ..notebook.tables import counted, effects_of, query, shown
 
 
 class CheckFailed(AssertionError):
-    """Rows or an answer are not as they should be; a notebook shows the sentence, without the checker's own traceback."""
+    """Rows or an answer are not as they should be; a notebook shows the sentence, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """Lines between words: JupyterLab breaks a longer one anywhere."""
+        """The sentence, wrapped between words: JupyterLab would break a longer line anywhere."""
         return textwrap.wrap(f"Not yet. {self}", 80, break_long_words=False, break_on_hyphens=False)
 
 
 def wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: str = "") -> CheckFailed:
-    """The failure that names a row: table, id, column, what stands there, what should."""
-    said = f"{table}, row {row_id!r}, column {column}: found {shown(found)}, expected {shown(wanted)}. {hint}"
-    return CheckFailed(said.strip())
+    """The failure that names a row: table, id, column, the value found and the value expected."""
+    sentence = f"{table}, row {row_id!r}, column {column}: found {shown(found)}, expected {shown(wanted)}. {hint}"
+    return CheckFailed(sentence.strip())
 
 
 def _workflow(engine: Engine, workflow_id: str) -> Row:
@@ -39,7 +38,7 @@ def _workflow(engine: Engine, workflow_id: str) -> Row:
 
 
 def completed(engine: Engine, *workflow_ids: str) -> str:
-    """Each workflow is completed; the table's CHECKs then say that it has its result and that nobody holds it."""
+    """Each workflow is completed; the table's CHECKs then guarantee that it has its result and that nobody holds it."""
     for workflow_id in workflow_ids:
         row = _workflow(engine, workflow_id)
         if row["status"] != "completed":
@@ -48,7 +47,7 @@ def completed(engine: Engine, *workflow_ids: str) -> str:
 
 
 def nothing_lost(engine: Engine, workflows: int) -> str:
-    """So many workflows are there, each is completed, and each planned action has left exactly one business effect."""
+    """There are this many workflows, each is completed, and each planned action has left exactly one business effect."""
     found = query(engine, "SELECT id FROM workflows ORDER BY id")
     if len(found) != workflows:
         raise CheckFailed(
@@ -78,7 +77,7 @@ def one_effect(engine: Engine, workflow_id: str) -> str:
 
 
 def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
-    """The tool was called so many times in all for the workflow."""
+    """The tool was called this many times in all for the workflow."""
     rows = effects_of(engine, workflow_id)
     found = sum(row["attempts"] for row in rows)
     if found != expected:
@@ -88,7 +87,7 @@ def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
 
 
 def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
-    """The history has a write under this token that was refused, as the row had reached a higher one."""
+    """The history shows that a write under this token was refused, because the row had reached a higher one."""
     rows = [entry for entry in engine.history(workflow_id) if entry["event"] == "write_refused"]
     if not rows:
         raise CheckFailed(f"history: {workflow_id} has no entry write_refused. Play the stale worker again.")
@@ -126,7 +125,7 @@ def tokens(engine: Engine, workflow_id: str) -> str:
 
 
 def ledgers(runs: Sequence[Ledger], *, executed: int, side_effects: int) -> str:
-    """These runs together executed so many steps and sent so many side effects."""
+    """These runs together executed this many steps and sent this many side effects."""
     steps = sum(ledger.cost for ledger in runs)
     sent = [name for ledger in runs for name in ledger.side_effects]
     if steps != executed:

@@ -1,21 +1,19 @@
-"""The secret mission: break a weakened engine in few moves. Drawing one, and playing a line until an invariant falls.
+"""The secret mission: break a weakened engine in few moves. Draws one, and plays a line until an invariant falls.
 
-What lives here: the missions, and a line played on a laboratory of its own with all rows looked at after each move. What does
-not: the invariants (`invariants`), the shortest line that there is (`explore`), what a learner is told (`stages`).
+The line is played in a schema of its own, and all rows are looked at after each move.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...engine import Engine
-from ...errors import AgentFlowError
 from ..broken.catalogue import BROKEN
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
-from ..notebook.notes import Said
+from ..notebook.notes import Notes
 from ..notebook.tables import counted
 from ..schedule.grammar import LANES, Move, Schedule, Setting, deliver, parse
 from ..schedule.moves import Moved
@@ -23,36 +21,35 @@ from ..schedule.presets import PLAYABLE
 from ..schedule.stepper import Stepper
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
 from ..verify.snapshot import Rows, read_rows
-from .record import the_record
 
-ROUNDS = 9
+TAKE_OVERS = 9  # so often a fresh worker goes on, before a workflow counts as stuck
 
 
 @dataclass(frozen=True)
 class Mission:
-    """An engine to be broken: what it lacks, the line that the class begins with, and how many moves the shortest has."""
+    """An engine to be broken: what it lacks, a line to beat with its moves, and how many moves the shortest line has."""
 
     setting: Setting
-    begin: str
-    begin_moves: int
+    line: str
+    moves: int
     shortest: int
 
     @property
-    def name(self) -> str:
-        """What the engine lacks, or does instead."""
-        return ",".join(self.setting.without)
+    def to_beat(self) -> str:
+        """The line to beat, after its number of moves."""
+        return f"{counted(self.moves, 'move')}, {self.line}"
 
     def __repr__(self) -> str:
         forgets = " ".join(BROKEN[one].forgets for one in self.setting.without)
-        return f"The engine to break: {self.setting}\n{forgets}"
+        return f"The engine to break: {self.setting}\n{forgets}\nThe line to beat: {self.to_beat}"
 
     def _repr_html_(self) -> str:
         """The same as text that breaks between words."""
-        return Said(str(self).split("\n"))._repr_html_()
+        return Notes(str(self).split("\n"))._repr_html_()
 
 
-def _mission(setting: str, begin: str, begin_moves: int, shortest: int) -> Mission:
-    return Mission(parse(setting).setting, begin, begin_moves, shortest)
+def _mission(setting: str, line: str, moves: int, shortest: int) -> Mission:
+    return Mission(parse(setting).setting, line, moves, shortest)
 
 
 MISSIONS = (
@@ -63,11 +60,11 @@ MISSIONS = (
     _mission("without=lease_never_expires", "A*5 A! expire B*", 8, 2),
     _mission("without=claim_reads_first", "A B A*5 B*", 10, 7),
 )
-"""What may be drawn. The figures of each are held by a test, which plays the line and asks the explorer."""
+"""What may be drawn. A test holds the figures of each: it plays the line and asks the explorer for the shortest."""
 
 
 def draw(seed: int) -> Mission:
-    """The mission of this seed: the same number gives the same one to everybody."""
+    """The mission of this seed: the same number gives everybody the same one."""
     return random.Random(seed).choice(MISSIONS)
 
 
@@ -76,7 +73,7 @@ def draw(seed: int) -> Mission:
 
 @dataclass(frozen=True)
 class Broke:
-    """What a line came to: after how many moves which sentence fell, by which row. No sentence: the engine held."""
+    """What a line led to: after how many moves which invariant fell, and by which row. No sentence: the engine held."""
 
     moves: int
     sentence: str = ""
@@ -85,7 +82,7 @@ class Broke:
 
 
 class _Fell(Exception):
-    """An invariant of harm does not hold any more."""
+    """An invariant of harm no longer holds."""
 
 
 class _Watch:
@@ -107,13 +104,12 @@ class _Watch:
         """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
         for invariant, guilty in broken(transition):
             if invariant.kind == "harm":
-                said, advice, _ = str(guilty).partition(" (put a counter")  # that is for a workflow's own code
-                self.sentence, self.guilty = invariant.sentence, f"{said})" if advice else said
+                self.sentence, self.guilty = invariant.sentence, str(guilty)
                 raise _Fell
 
 
 def broken_by(url: str, schedule: Schedule) -> Broke:
-    """What the line came to on a laboratory of its own, which is gone.
+    """Plays the line in a schema of its own, which is dropped afterwards. Returns what the line led to.
 
     After its last move a fresh worker does all it can; what it cannot finish is stuck, and then every move counts. Raises
     AgentFlowError for a line that cannot be played.
@@ -136,7 +132,7 @@ def _played(stepper: Stepper, schedule: Schedule) -> Broke:
             stepper.move(move)
     except _Fell:
         return Broke(watch.moves, watch.sentence, watch.guilty)
-    ended = _standing(watch.rows)
+    ended = _in_words(watch.rows)
     try:
         _finish(stepper, watch)
     except _Fell:
@@ -145,11 +141,11 @@ def _played(stepper: Stepper, schedule: Schedule) -> Broke:
 
 
 def _finish(stepper: Stepper, watch: _Watch) -> None:
-    """All that a fresh worker can do was done. Raises _Fell if a workflow is stuck; other harm would need these moves."""
+    """Lets a fresh worker do all it can. Raises _Fell if a workflow is stuck; other harm would need these moves."""
     stepper.watch = None
     spare = min(set(LANES) - {move.lane for move in stepper.moves}, default="D")
     rows = watch.rows
-    for _ in range(ROUNDS):
+    for _ in range(TAKE_OVERS):
         unfinished = [row for row in rows.workflows if row["status"] in ("ready", "waiting")]
         if not unfinished:
             break
@@ -161,7 +157,7 @@ def _finish(stepper: Stepper, watch: _Watch) -> None:
 
 
 def _help(stepper: Stepper, row: Any) -> None:
-    """What has to come from outside before a worker can go on has come."""
+    """Makes the one move from outside that a worker needs before it can go on."""
     number = int(row["id"].rpartition("-")[2]) if stepper.setting.requests > 1 else None
     if row["status"] == "waiting":
         for event in PLAYABLE[stepper.setting.workflow].events:
@@ -172,63 +168,11 @@ def _help(stepper: Stepper, row: Any) -> None:
         stepper.move(Move("due", request=number))
 
 
-def _standing(rows: Rows) -> str:
-    """How the workflows stand, in words."""
-    said = []
+def _in_words(rows: Rows) -> str:
+    """The state, calls and effects of each workflow, in words."""
+    found = []
     for row in rows.workflows:
         effects = rows.of("effects", row["id"])
         calls = sum(effect["attempts"] for effect in effects)
-        said.append(f"{row['id']} is {row['state']}, attempts {calls}, effects {len(effects)}")
-    return "; ".join(said) or "nothing was played"
-
-
-# -- the class record --------------------------------------------------------------------------------------------------
-
-
-def class_record(mission: Mission) -> Said:
-    """The shortest line that anybody of this class has found for the mission, kept in the course's own schema."""
-    best = record_of(mission)
-    return Said([f"The class record for this engine is {best.told()}", *([best.trouble] if best.trouble else [])])
-
-
-@dataclass(frozen=True)
-class Best:
-    """The record: its moves, its line, since which day it stands (none: it is ours), and why nobody's can be read."""
-
-    moves: int
-    line: str
-    since: str = ""
-    trouble: str = ""
-
-    def told(self, found: int | None = None) -> str:
-        """Its length. Its line only if that is ours, or to somebody who `found` one in as few moves."""
-        length = counted(self.moves, "move")
-        if self.since and (found is None or found > self.moves):
-            return f"{length}, since {self.since}"
-        return f"{length}: {self.line}"
-
-
-def record_of(mission: Mission) -> Best:
-    """The shortest line that is kept for the mission, or else the one to begin with."""
-    ours = Best(mission.begin_moves, mission.begin)
-    try:
-        kept = the_record().read(_where(mission)).events
-        moves = min(map(int, kept), default=ours.moves)
-        if moves >= ours.moves:
-            return ours
-        return Best(moves, kept[str(moves)], the_record().since(_where(mission), str(moves)))
-    except AgentFlowError as error:
-        return replace(ours, trouble=f"Nobody's record can be read now, so this is the one to begin with. {error}")
-
-
-def keep_record(mission: Mission, moves: int, line: str) -> str:
-    """The line is kept; who was first with so many moves stays. A sentence if it could not be kept, or nothing."""
-    try:
-        the_record().note(_where(mission), str(moves), line)
-    except AgentFlowError as error:
-        return f" It could not be kept. {error}"
-    return ""
-
-
-def _where(mission: Mission) -> str:
-    return f"class record/{mission.name}"
+        found.append(f"{row['id']} is {row['state']}, attempts {calls}, effects {len(effects)}")
+    return "; ".join(found) or "nothing was played"

@@ -1,13 +1,11 @@
-"""What a stage of the course asks and teaches, as plain data that tests can read; nothing here asks or remembers.
+"""What a stage of the course asks and teaches, as plain data: questions with their options, exercises with their hints.
 
-What lives here: the shape of a question with its options and misconceptions, of an exercise with its hints, of a stage.
-What does not: the words themselves (`stages`), the learner's answers (`record`), how they are shown (`course`, `ask`).
 Read `stages/start_here.py` next: it is one stage, filled in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +15,10 @@ MAX_HINTS = 3
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that may be predicted. Without a `misconception` it is the right one."""
+    """One thing that may be predicted. Without a `misconception` it is the right one.
+
+    The misconception follows "That would be true if": the idea behind the answer, then "In fact" and what is so instead.
+    """
 
     says: str
     misconception: str = ""
@@ -25,7 +26,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Question:
-    """A question before a reveal; exactly one option is right, and `because` is what the reveal adds to it."""
+    """A question before a reveal; exactly one option is right, and `because` explains it at the reveal."""
 
     name: str
     ask: str
@@ -40,14 +41,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function that the learner writes: `judge(function, ...)` says that it is solved, or raises CheckFailed."""
+    """A function that the learner writes; `judge(function, ...)` says how it was solved, or raises CheckFailed."""
 
     name: str
     hints: tuple[str, ...]
     judge: Callable[..., str]
 
 
-Named = TypeVar("Named", Question, Exercise)
+Named = TypeVar("Named", "Question", "Exercise", "Outline")
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,17 @@ class Outline:
     fast: bool = False
 
     def question(self, name: str) -> Question:
-        """The question of this name. Raises LookupError, which says which there are."""
-        return _named(self.questions, f"stage {self.name} has no question", name)
+        """The question of this name. Raises LookupError, which lists the names."""
+        return named(self.questions, name, f"stage {self.name} has no question")
 
     def exercise(self, name: str) -> Exercise:
-        """The exercise of this name. Raises LookupError, which says which there are."""
-        return _named(self.exercises, f"stage {self.name} has no exercise", name)
+        """The exercise of this name. Raises LookupError, which lists the names."""
+        return named(self.exercises, name, f"stage {self.name} has no exercise")
 
 
-def _named(things: tuple[Named, ...], none: str, name: str) -> Named:
+def named(things: Sequence[Named], name: str, missing: str) -> Named:
+    """The one of this name. Raises LookupError, which says what is missing and lists the names that there are."""
     for thing in things:
         if thing.name == name:
             return thing
-    raise LookupError(f"{none} {name!r}; there is: {', '.join(thing.name for thing in things) or 'none'}.")
+    raise LookupError(f"{missing} {name!r}. Choose from: {', '.join(thing.name for thing in things) or 'none'}.")

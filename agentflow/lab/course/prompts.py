@@ -1,7 +1,6 @@
-"""A question and an exercise's hints as they stand on the page: with buttons in a live notebook, as text without one.
+"""Questions and hints on the page: with buttons in a live notebook, as text elsewhere.
 
-What lives here: buttons, and what is on screen. What does not: what an answer means (`course`), where it is kept (`record`).
-A click calls the same function as a cell does. What goes wrong is said below the buttons.
+A click calls the same function as a cell does. What goes wrong is shown below the buttons.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..notebook.notes import Said, as_html
+from ..notebook.notes import Notes, as_html
 from ..notebook.tables import STYLE
-from .desk import Desk
 from .outline import SURE, Exercise, Question
-from .record import SOLVED, Kept
+from .record import SOLVED, Kept, StageRecord
 
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
 CHOOSE = "Choose an option first, then say how sure you are."
 CLOSED = "It was revealed before you answered."
-AGAIN = "`stage.again()` begins a new attempt; then run the cells from the top, one at a time."
+AGAIN = "`stage.again()` starts another round; then run the cells from the top, one at a time."
 HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
 BUTTONS = {"guess": "It is a guess", "fairly sure": "I am fairly sure", "certain": "I am certain"}
 
@@ -46,7 +44,7 @@ NO_SHORTCUTS = (
 
 
 class _Shown(ABC):
-    """Something with a live view and, beside it, the same as HTML and as text."""
+    """Something that a page shows as a live view, as HTML and as text."""
 
     view: widgets.VBox | None = None
 
@@ -59,7 +57,7 @@ class _Shown(ABC):
         """Its live view."""
 
     def close(self) -> None:
-        """No widget of it is left."""
+        """Closes its widgets."""
         if self.view is not None:
             for widget in (*_below(self.view), self.view):
                 for part in (getattr(widget, "style", None), widget.layout, widget):
@@ -87,28 +85,32 @@ def _frame(*children: Any) -> widgets.VBox:
 
 
 class Prompt(_Shown):
-    """A question on the page. `send(number, sure)` keeps an answer and says why it did not, or nothing."""
+    """A question on the page. `send(number, sure)` keeps an answer; it returns why it did not, or an empty text."""
 
-    def __init__(self, question: Question, desk: Desk, send: Callable[[int, str], str], note: str = "") -> None:
-        self.question, self.desk, self.send, self.note = question, desk, send, note
+    def __init__(
+        self, question: Question, record: StageRecord, send: Callable[[int, str], str], note: str = ""
+    ) -> None:
+        self.question, self.record, self.send, self.note = question, record, send, note
 
     def standing(self, kept: Kept | None) -> str:
-        """How it stands: what was said, or that it is open, or that it was revealed; and what went wrong."""
-        said = kept.answer(self.question.name) if kept else None
-        if said:
-            stands = f"You said {said['answer']} ({said['sure']}): {self.question.options[said['answer'] - 1].says}."
+        """Whether it was answered (and how), is open or was revealed; and what went wrong."""
+        given = kept.answer(self.question.name) if kept else None
+        if given:
+            now = (
+                f"You answered {given['answer']} ({given['sure']}): {self.question.options[given['answer'] - 1].says}."
+            )
         elif kept and kept.is_closed(self.question.name):
-            stands = f"{CLOSED} {AGAIN}"
+            now = f"{CLOSED} {AGAIN}"
         else:
-            stands = OPEN
-        return " ".join(dict.fromkeys(part for part in (self.note, stands, self.desk.trouble) if part))
+            now = OPEN
+        return " ".join(dict.fromkeys(part for part in (self.note, now, self.record.trouble) if part))
 
     def choose(self, number: int | None, sure: str) -> None:
-        """The answer was sent, and the page says how the question stands."""
+        """Sends the answer, and shows on the page what became of it."""
         self.refresh(CHOOSE if number is None else self.send(number, sure))
 
     def refresh(self, note: str | None = None) -> None:
-        """The page says how the question stands now, after `note`, if there is a new one."""
+        """Shows on the page how the question stands now, after `note`, if there is a new one."""
         self.note = self.note if note is None else note
         if self.view is not None:
             self._draw()
@@ -136,7 +138,7 @@ class Prompt(_Shown):
             self.refresh(f"{type(error).__name__}: {error}")
 
     def _draw(self) -> None:
-        kept = self.desk.attempt()
+        kept = self.record.this_round()
         said = as_html(self.standing(kept))
         self._standing.value = f'<div class="af-look" role="status" aria-live="polite"><p>{said}</p></div>'
         if kept and (answer := kept.answer(self.question.name)):
@@ -147,27 +149,29 @@ class Prompt(_Shown):
     def to_html(self) -> str:
         """The question, its options and how it stands, without style."""
         options = "".join(f"<li>{as_html(option.says)}</li>" for option in self.question.options)
-        standing = as_html(self.standing(self.desk.attempt()))
+        standing = as_html(self.standing(self.record.this_round()))
         return f"<p><b>{as_html(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
 
     def __repr__(self) -> str:
         numbered = [f"  {number}. {option.says}" for number, option in enumerate(self.question.options, 1)]
-        return "\n".join([self.question.ask, *numbered, self.standing(self.desk.attempt())])
+        return "\n".join([self.question.ask, *numbered, self.standing(self.record.this_round())])
 
 
 class Hints(_Shown):
-    """An exercise's hints on the page, one at a time. `ask` shows the next one, and keeps that it was shown."""
+    """An exercise's hints on the page, one at a time. `ask` gives the next one, and keeps that it was shown."""
 
-    def __init__(self, exercise: Exercise, desk: Desk, ask: Callable[[], Said]) -> None:
-        self.exercise, self.desk, self.ask = exercise, desk, ask
+    def __init__(self, exercise: Exercise, record: StageRecord, ask: Callable[[], Notes]) -> None:
+        self.exercise, self.record, self.ask = exercise, record, ask
 
     def standing(self) -> str:
         """Whether the exercise is solved, how many hints were shown, and what shows the next."""
-        kept = self.desk.exercise(self.exercise)
+        kept = self.record.exercise(self.exercise)
         solved = "You solved it. " if kept and SOLVED in kept.events else ""
         number, many = kept.hints if kept else 0, len(self.exercise.hints)
         way = f"stage.hint({self.exercise.name!r}) shows {'the next' if number < many else 'them again'}."
-        return " ".join(part for part in (f"{solved}Hints shown: {number} of {many}.", way, self.desk.trouble) if part)
+        return " ".join(
+            part for part in (f"{solved}Hints shown: {number} of {many}.", way, self.record.trouble) if part
+        )
 
     def build(self) -> widgets.VBox:
         """A button for the next hint, and below it those that were shown."""
@@ -179,9 +183,9 @@ class Hints(_Shown):
         return self.view
 
     def refresh(self) -> None:
-        """The page shows the hints that were asked for so far, wherever that was."""
+        """Shows on the page the hints that were asked for so far, in any cell."""
         if self.view is not None:
-            kept = self.desk.exercise(self.exercise)
+            kept = self.record.exercise(self.exercise)
             asked = self.exercise.hints[: kept.hints if kept else 0]
             self._draw([f"Hint {number}: {hint}" for number, hint in enumerate(asked, 1)])
 
@@ -197,7 +201,7 @@ class Hints(_Shown):
         self._seen.value = f'<div class="af-look" role="status" aria-live="polite">{said}</div>'
 
     def to_html(self) -> str:
-        """Each hint inside the one before it, folded, so that they open one at a time."""
+        """The hints, each folded into the one before it, so that they open one at a time."""
         inner = ""
         for number, hint in reversed(list(enumerate(self.exercise.hints, 1))):
             inner = f"<details><summary>Hint {number}</summary><p>{as_html(hint)}</p>{inner}</details>"

@@ -1,18 +1,17 @@
-"""What a learner said and solved, kept durably by the engine itself, in a schema that no reset touches.
+"""The learner's answers and solutions, kept durably by the engine itself in a schema that no reset touches.
 
-One attempt at a stage is one workflow that waits for an event for each question; an answer is such an event, and the
-first payload stays: a prediction cannot be bettered. An exercise is a workflow too, which waits until it is solved; a hint
-that was shown is an event of it. Nobody has to work on them for a notebook to go on: events stand in the workflow's row.
-What does not live here: what is asked (`outline`), and what is said about it (`course`).
+One round of a stage is one workflow that waits for an event for each question. An answer is such an event, and the first
+payload stays: a prediction cannot be improved afterwards. An exercise is a workflow too, which waits until it is solved; each
+hint that was shown is an event of it. A notebook never waits for these workflows: events are kept in the workflow's row.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...engine import Engine, find_database
 from ...errors import AgentFlowError, EventRefused
@@ -22,8 +21,10 @@ from ..laboratory.laboratory import keep, opened, schema_of
 from .outline import Exercise, Outline
 
 SCHEMA = "course"
-PATIENCE = 1.0  # seconds; a notebook goes on when PostgreSQL does not answer
+WAIT_FOR_RECORD = 1.0  # seconds; a notebook goes on when PostgreSQL does not answer
 PASSED, SOLVED, MANY = "checks passed", "solved", 1000
+
+T = TypeVar("T")
 
 
 def predicted(question: str) -> str:
@@ -31,33 +32,32 @@ def predicted(question: str) -> str:
     return f"predict {question}"
 
 
-def attempt(run: Any, told: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The workflow of one attempt at a stage: an answer (or null, if it was revealed first) for each question, then the end."""
-    said = {name: run.wait_for_event(predicted(name), predicted(name)) for name in told["questions"]}
+def one_round(run: Any, asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The workflow of one round: an answer (null if it was revealed first) for each question, then the end of the stage."""
+    answers = {name: run.wait_for_event(predicted(name), predicted(name)) for name in asked["questions"]}
     run.wait_for_event(PASSED, PASSED)
-    return said
+    return answers
 
 
-def exercise(run: Any, told: Mapping[str, Any]) -> Any:
-    """The workflow of one exercise: it waits until somebody has solved it."""
+def exercise(run: Any, _: Mapping[str, Any]) -> Any:
+    """The workflow of one exercise: it waits until the learner has solved it."""
     return run.wait_for_event(SOLVED, SOLVED)
 
 
-def notes(run: Any, told: Mapping[str, Any]) -> Any:
-    """The workflow of a list that anybody may add to: each note is an event, and it is never closed."""
-    return run.wait_for_event(PASSED, PASSED)
+# These names stand in the rows of every edition of the course, the first included, which called a round an attempt.
+WORKFLOWS_OF_THE_COURSE = {"attempt": one_round, "exercise": exercise}
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One workflow of the course, an attempt or an exercise: its id and the events that came, by name."""
+    """One workflow of the course, a round or an exercise: its id and the events that came, by name."""
 
     id: str
     events: Mapping[str, Any]
 
     @property
     def number(self) -> int:
-        """Which attempt at its stage this is, counted from 1."""
+        """Which round of its stage this is, counted from 1."""
         return int(self.id.rpartition(":")[2])
 
     def answer(self, question: str) -> Mapping[str, Any] | None:
@@ -66,17 +66,17 @@ class Kept:
         return found
 
     def is_closed(self, question: str) -> bool:
-        """Whether it was answered or revealed, so that no answer counts any more."""
+        """Whether the question was answered or revealed, so that no further answer counts."""
         return predicted(question) in self.events
 
     @property
     def has_answers(self) -> bool:
         """Whether anything was predicted."""
-        return any(said is not None for name, said in self.events.items() if name.startswith(predicted("")))
+        return any(given is not None for name, given in self.events.items() if name.startswith(predicted("")))
 
     @property
     def is_blank(self) -> bool:
-        """Whether it was read through without a prediction: nobody loses anything if it is begun anew."""
+        """Whether the stage was read through without a prediction: nothing is lost if another round begins."""
         return bool(self.events) and not self.has_answers
 
     @property
@@ -86,97 +86,156 @@ class Kept:
 
 
 class Record:
-    """The learner's attempts and exercises. Every method raises AgentFlowError if PostgreSQL does not let it be kept."""
+    """The learner's rounds and exercises. Every method raises AgentFlowError if PostgreSQL cannot keep or give them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def attempts(self, stage: str) -> list[str]:
-        """The ids of all attempts at this stage, the newest first."""
+    def rounds(self, stage: str) -> list[str]:
+        """The ids of all rounds of this stage, the newest first."""
         rows = self.engine.list_workflows(prefix=f"{stage}:", limit=MANY)
         return sorted((row["id"] for row in rows), key=lambda one: -Kept(one, {}).number)
 
+    def newest(self, stage: str) -> Kept | None:
+        """The newest round of this stage, or None."""
+        return next(map(self.read, self.rounds(stage)), None)
+
     def predicted(self, stage: str) -> Kept | None:
-        """The newest attempt at this stage in which anything was predicted."""
-        found = (self.read(name) for name in self.attempts(stage))
+        """The newest round of this stage in which anything was predicted."""
+        found = (self.read(name) for name in self.rounds(stage))
         return next((kept for kept in found if kept.has_answers), None)
 
     def finished(self, stage: str) -> bool:
-        """Whether the checks of this stage passed, in any attempt."""
-        return any(PASSED in self.read(name).events for name in self.attempts(stage))
+        """Whether the checks of this stage passed, in any round."""
+        return any(PASSED in self.read(name).events for name in self.rounds(stage))
 
     def begin(self, outline: Outline, number: int) -> Kept:
-        """The attempt of this number exists; begun twice it is the same one."""
-        name = f"{outline.name}:{number}"
-        told = {"questions": [question.name for question in outline.questions]}
-        if not self._exists(name):  # an older edition of the course may have begun it with other questions
-            self.engine.create_workflow(told, name="attempt", workflow_id=name)
-        return self.read(name)
+        """Starts the round of this number, or returns it if it exists."""
+        questions = [question.name for question in outline.questions]
+        return self._made(f"{outline.name}:{number}", "attempt", {"questions": questions})
 
     def exercise(self, outline: Outline, chosen: Exercise) -> Kept:
-        """The record of this exercise; it exists."""
-        name = f"{outline.name}/{chosen.name}"
-        if not self._exists(name):
-            self.engine.create_workflow({}, name="exercise", workflow_id=name)
-        return self.read(name)
-
-    def keep_exercise(self, outline: Outline, chosen: Exercise, event: str) -> Kept:
-        """The event is kept for this exercise; what is kept now."""
-        return self.keep(self.exercise(outline, chosen).id, event, True)
-
-    def note(self, name: str, event: str, payload: Any) -> Kept:
-        """The note is in the list of this name, unless one under the same `event` came first; what is kept now."""
-        if not self._exists(name):
-            self.engine.create_workflow({}, name="notes", workflow_id=name)
-        return self.keep(name, event, payload)
+        """What is kept of this exercise."""
+        return self._made(f"{outline.name}/{chosen.name}", "exercise", {})
 
     def read(self, name: str) -> Kept:
-        """What is kept under this id; nothing came yet, if nobody began it."""
+        """What is kept under this id; no events, if there is no such round or exercise."""
         row = self.engine.get_workflow(name)
         return Kept(name, row["events"] if row else {})
 
-    def since(self, name: str, event: str) -> str:
-        """The day on which the event came."""
-        entries = self.engine.history(name)
-        return next(
-            f"{one['at']:%Y-%m-%d}" for one in entries if (one["event"], one["subject"]) == ("event_delivered", event)
-        )
-
     def keep(self, name: str, event: str, payload: Any) -> Kept:
-        """The event is kept, unless another payload came first, which stays; what is kept now."""
+        """Keeps the event, unless another payload came first, which stays. Returns what is kept now."""
         with suppress(EventRefused):
             self.engine.deliver_event(name, event, payload)
             self._carry()
         return self.read(name)
 
+    def _made(self, name: str, workflow: str, asked: Mapping[str, Any]) -> Kept:
+        """The round or exercise, which exists now; an older edition may have begun it with other questions."""
+        if self.engine.get_workflow(name) is None:
+            self.engine.create_workflow(asked, name=workflow, workflow_id=name)
+        return self.read(name)
+
     def _carry(self) -> None:
-        """The workflows went as far as their events let them. It may fail: the event is kept, and the next one carries on."""
+        """Takes the workflows as far as their events let them. It may fail: the event is kept, and the next one carries on."""
         with suppress(AgentFlowError):
             worker = self.engine.worker(new_identity("course"))
-            while worker.run_once():  # not until idle: nobody waits here for a row that somebody holds locked
+            while worker.run_once():  # not until idle: that would wait for a row that another session holds locked
                 pass
 
-    def _exists(self, name: str) -> bool:
-        return self.engine.get_workflow(name) is not None
-
     def close(self) -> None:
-        """No connection of the record is left."""
+        """Closes the record's connections."""
         self.engine.close()
 
 
+class StageRecord:
+    """The learner's record of one stage, as a notebook needs it: no method raises.
+
+    `open_it` gives the record each time it is needed, and may raise. While something cannot be kept, `trouble` is a sentence
+    that says so.
+    """
+
+    def __init__(self, outline: Outline, open_it: Callable[[], Record]) -> None:
+        self.outline, self._open_it = outline, open_it
+        self.trouble = ""
+        self._round = ""
+
+    def open_round(self) -> Kept | None:
+        """Goes on with the newest round, or begins another if that one was read through without a prediction."""
+        return self._enter(lambda newest: newest.is_blank)
+
+    def next_round(self) -> Kept | None:
+        """Begins another round, in which nothing is predicted yet."""
+        return self._enter(lambda _: True)
+
+    def this_round(self) -> Kept | None:
+        """What is kept of the current round; None if it cannot be read."""
+        return self._ask(lambda record: record.read(self._round)) if self._round else self.open_round()
+
+    def keep(self, event: str, payload: object) -> Kept | None:
+        """Keeps the event in this round, unless one of its name came first. Returns what is kept now, or None."""
+        if not self._round:
+            self.open_round()
+        return self._ask(lambda record: record.keep(self._round, event, payload)) if self._round else None
+
+    def exercise(self, chosen: Exercise) -> Kept | None:
+        """What is kept of this exercise; None if it cannot be read."""
+        return self._ask(lambda record: record.exercise(self.outline, chosen))
+
+    def keep_exercise(self, chosen: Exercise, event: str) -> None:
+        """Keeps the event for this exercise."""
+        self._ask(lambda record: record.keep(record.exercise(self.outline, chosen).id, event, True))
+
+    def predicted(self) -> Kept | None:
+        """The newest round in which anything was predicted, or None."""
+        return self._ask(lambda record: record.predicted(self.outline.name))
+
+    def finished(self) -> bool:
+        """Whether the checks of this stage passed, as far as that can be read."""
+        return bool(self._ask(lambda record: record.finished(self.outline.name)))
+
+    def _enter(self, is_over: Callable[[Kept], bool]) -> Kept | None:
+        """Takes the newest round, or the one after it if there is none or it is over."""
+
+        def choose(record: Record) -> Kept:
+            newest = record.newest(self.outline.name)
+            if newest and not is_over(newest):
+                return newest
+            return record.begin(self.outline, newest.number + 1 if newest else 1)
+
+        kept = self._ask(choose)
+        self._round = kept.id if kept else ""
+        return kept
+
+    def _ask(self, ask: Callable[[Record], T]) -> T | None:
+        """What the record answers, or None. While PostgreSQL is away, only the first cell waits for it."""
+        record = None
+        try:
+            record = self._open_it()
+            found = ask(record)
+        except Exception as error:  # whatever is wrong with the record: the lesson goes on
+            why = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
+            self.trouble = f"Nothing is kept now, and you can go on. {why}"
+            if record:
+                record.engine.database.patience = 0.0
+            return None
+        self.trouble, record.engine.database.patience = "", WAIT_FOR_RECORD
+        return found
+
+
 def open_record(schema: str | None = None) -> Record:
-    """The record in this schema, or in AGENTFLOW_COURSE, or in schema_of("course"), on the server of the laboratories.
+    """Opens the record in this schema, or in AGENTFLOW_COURSE, or in schema_of("course"), on the laboratories' server.
 
     Raises AgentFlowError: DatabaseAway, ServerError, NotALaboratory if the schema is a laboratory, which may be emptied.
     """
     chosen = schema or os.environ.get("AGENTFLOW_COURSE") or schema_of(SCHEMA)
-    database = find_database(chosen, patience=PATIENCE)
+    database = find_database(chosen, patience=WAIT_FOR_RECORD)
     migrate(database, course=True)
-    return Record(Engine(database, workflows={"attempt": attempt, "exercise": exercise, "notes": notes}))
+    return Record(Engine(database, workflows=WORKFLOWS_OF_THE_COURSE))
 
 
 def the_record() -> Record:
-    """The record, opened once until somebody lets it go. Raises AgentFlowError."""
+    """The record, opened once and shared until it is closed. Raises AgentFlowError."""
     found = opened("course", "record")
     if isinstance(found, Record):
         return found

@@ -20,9 +20,9 @@ from ...errors import AgentFlowError, Suspend, describe_failure
 from ...model import Policy
 from ...run import DurableRunner, StepStore
 from ..broken.catalogue import engine_class
-from ..course.exercise import own_line
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.learner_code import own_line
 from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from ...errors import AgentFlowError, CrashInjected
-from ..course.exercise import PACKAGE
+from ..notebook.learner_code import PACKAGE
 
 EVERY_SECONDS = 0.1
 SWALLOWED = 3  # so many interruptions may be swallowed before each line of the code is one

@@ -8,7 +8,7 @@ from ...engine import is_embedded
 from ...errors import AgentFlowError
 from ...server import Server, default_home
 from ..laboratory import laboratory
-from .notes import Said
+from .notes import Notes
 
 KEPT = "Kept: PostgreSQL goes on running, with every laboratory and all your answers."
 PAUSED = "Paused: PostgreSQL is stopped. Every committed row and all your answers are on disk; `make lab` goes on from there."
@@ -18,19 +18,19 @@ NOT_OURS = (
 )
 
 
-def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Said:
+def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Notes:
     """What was chosen is done, and said. Raises AgentFlowError for anything else, ServerError if it does not stop."""
     if choice not in ("keep", "pause", "delete"):
         raise AgentFlowError(f'clean_up() knows "keep", "pause" and "delete", not {choice!r}. Nothing was done.')
     if choice == "keep":
-        return Said([KEPT, "`agentflow stop` ends PostgreSQL later."])
+        return Notes([KEPT, "`agentflow stop` ends PostgreSQL later."])
     if not is_embedded():
         docker = "With Docker: `docker compose down` pauses, `docker compose down --volumes` deletes the rows too."
-        return Said([NOT_OURS, docker])
+        return Notes([NOT_OURS, docker])
     laboratory.let_go_of_all()
     home = default_home()
     Server(home).stop()
     if choice == "pause":
-        return Said([PAUSED])
+        return Notes([PAUSED])
     size = sum(one.stat().st_size for one in home.rglob("*") if one.is_file()) / 1e6 if home.is_dir() else 0.0
-    return Said([LAST, str(home), f"It holds {size:.0f} MB: every laboratory, and your answers. The notebooks stay."])
+    return Notes([LAST, str(home), f"It holds {size:.0f} MB: every laboratory, and your answers. The notebooks stay."])

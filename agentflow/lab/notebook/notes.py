@@ -16,7 +16,7 @@ def as_html(line: str) -> str:
 
 
 @dataclass(frozen=True)
-class Said:
+class Notes:
     """Sentences, the first of them the one to see; perhaps a table below them."""
 
     lines: Sequence[str]

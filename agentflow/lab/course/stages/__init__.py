@@ -1,11 +1,11 @@
 """The stages of the course, in order; each module holds the words and the judges of one notebook.
 
-A new stage is a module here with a STAGE, one more name in COURSE, and a notebook of the same name.
+A new stage is a module here with an OUTLINE, one more name in COURSE, and a notebook of the same name.
 """
 
 from __future__ import annotations
 
-from ..outline import Outline
+from ..outline import Outline, named
 from . import (
     beyond_the_lab,
     durable_checkpoints,
@@ -20,24 +20,24 @@ from . import (
     your_own_workflow,
 )
 
-COURSE: tuple[Outline, ...] = (
-    start_here.STAGE,
-    retry_or_checkpoint.STAGE,
-    durable_checkpoints.STAGE,
-    leases_and_fencing.STAGE,
-    the_acknowledgment_gap.STAGE,
-    suspend_and_resume.STAGE,
-    reliability_evidence.STAGE,
-    every_interleaving.STAGE,
-    your_own_workflow.STAGE,
-    beyond_the_lab.STAGE,
-    secret_mission.STAGE,
+COURSE: tuple[Outline, ...] = tuple(
+    module.OUTLINE
+    for module in (
+        start_here,
+        retry_or_checkpoint,
+        durable_checkpoints,
+        leases_and_fencing,
+        the_acknowledgment_gap,
+        suspend_and_resume,
+        reliability_evidence,
+        every_interleaving,
+        your_own_workflow,
+        beyond_the_lab,
+        secret_mission,
+    )
 )
 
 
 def outline(name: str) -> Outline:
-    """The stage of this name. Raises LookupError, which says which there are."""
-    for stage in COURSE:
-        if stage.name == name:
-            return stage
-    raise LookupError(f"the course has no stage {name!r}; there is: {', '.join(stage.name for stage in COURSE)}.")
+    """The stage of this name. Raises LookupError, which lists the names."""
+    return named(COURSE, name, "the course has no stage")

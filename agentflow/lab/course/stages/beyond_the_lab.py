@@ -8,7 +8,7 @@ from typing import Any
 from ....model import Policy
 from ...notebook.tables import shown
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked, is_number
+from ..judging import a_kind, answer_of, is_number
 from ..outline import Exercise, Option, Outline, Question
 
 HOUR, DAY = 3_600.0, 86_400.0
@@ -19,7 +19,7 @@ SCENARIOS = ("chat", "video", "rates")
 
 def settings(give: Callable[[], Any]) -> str:
     """`give()` returns a Policy for each of SCENARIOS, and each fits its scenario. Raises CheckFailed."""
-    found = asked("when it was called", give)
+    found = answer_of(give, "when it was called")
     wanted = f"Return a dict with a Policy for each of {', '.join(SCENARIOS)}."
     if not isinstance(found, Mapping):
         raise CheckFailed(f"{wanted} Yours is {a_kind(found)}.")
@@ -92,7 +92,7 @@ def _rates(policy: Policy) -> None:
         )
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="09-beyond-the-lab",
     title="Beyond the lab",
     goal="See what a real service adds, what this engine does about it, what it leaves open, and how others behave.",
@@ -104,16 +104,19 @@ STAGE = Outline(
             (
                 Option(
                     "hand it to the next worker, always",
-                    "that trying again is always right: this one takes a worker from all others each time, for ever",
+                    "trying again were always right. In fact this request takes a worker from all the others each "
+                    "time, for ever",
                 ),
                 Option(
                     "drop it",
-                    "that nobody misses it: a customer waits for it, and whoever mends the cause needs the row",
+                    "nobody missed it. In fact a customer waits for it, and the person who fixes the cause needs the "
+                    "row",
                 ),
                 Option("give up after some deaths, and keep it"),
                 Option(
                     "give up at the first death",
-                    "that a death says something about the request: most workers die of deploys, memory and machines",
+                    "a death said something about the request. In fact most workers die of deploys, memory and "
+                    "machines",
                 ),
             ),
             "The count of deaths stands in the row, so it outlives those who died. The third was one too many, and the row keeps "
@@ -126,11 +129,12 @@ STAGE = Outline(
             (
                 Option(
                     "none: this is what they are for",
-                    "that a better engine closes the gap: its record and the world's cannot commit together",
+                    "a better engine could close the gap. In fact its record and the world's cannot commit together",
                 ),
                 Option(
                     "the two job queues, as they keep no checkpoints",
-                    "that a checkpoint closes the gap: it is written after the step, and the worker died before",
+                    "a checkpoint closed the gap. In fact it is written after the step, and the worker died before "
+                    "that",
                 ),
                 Option("all five"),
             ),

@@ -7,10 +7,10 @@ from typing import Any
 
 from ....engine import Engine
 from ...history.entries import worker_name
+from ...schedule.grammar import Setting
 from ..checks import CheckFailed
-from ..exercise import asked
+from ..judging import Tried, schedule_of, tried
 from ..outline import Exercise, Option, Outline, Question
-from ..tried import Tried, tried
 
 PLACES = ("before intent resolve-account", "after checkpoint plan")
 TOO_EARLY = ("before claim", "after claim", "before checkpoint classify", "after checkpoint classify")
@@ -19,7 +19,10 @@ EXPIRED = "lease_expired_for_test"
 
 def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
     """`schedule()` loses a worker between plan's commit and the intent, and another finishes. Raises CheckFailed."""
-    run = tried(asked("when it was called", schedule), engine)
+    moves = schedule_of(schedule)
+    if moves.setting != Setting():
+        raise CheckFailed(f"Leave {moves.setting} out: the engine stays as it is, and moves alone must do it.")
+    run = tried(moves, engine)
     killed = run.entries("worker_killed")
     if not killed:
         raise CheckFailed(
@@ -70,7 +73,7 @@ def _computed_once(run: Tried) -> None:
         )
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="02-durable-checkpoints",
     title="Durable checkpoints",
     goal="See what one transaction writes, kill a worker after it, and ask another process what is left.",
@@ -82,15 +85,16 @@ STAGE = Outline(
             (
                 Option(
                     "it goes on to completion",
-                    "that the database runs the workflow: it keeps the rows, and only a worker moves them on",
+                    "the database ran the workflow. In fact it keeps the rows, and only a worker moves them on",
                 ),
                 Option(
                     "it goes back to PENDING, as if A had never been there",
-                    "that a crash takes back what was committed: it undoes only a transaction that is still open",
+                    "a crash took back what was committed. In fact it undoes only a transaction that is still open",
                 ),
                 Option(
                     "it stays CLASSIFIED, but the classification died with A",
-                    "that the state and the result are saved apart: one transaction wrote both rows, so both are there",
+                    "the state and the result were saved apart. In fact one transaction wrote both rows, so both are "
+                    "there",
                 ),
                 Option("it stays CLASSIFIED, and the classification is there"),
             ),
@@ -102,12 +106,13 @@ STAGE = Outline(
             (
                 Option(
                     "it runs classify, as A never finished it",
-                    "that B can see that the step never ran: B sees its checkpoint, and that says that it is done",
+                    "B could see that the step never ran. In fact B sees its checkpoint, which says that the step is "
+                    "done",
                 ),
                 Option("it goes on without running classify, and has no classification"),
                 Option(
                     "it waits for A's result",
-                    "that a result of A is still to come: A is dead, and B has only the rows",
+                    "a result of A were still to come. In fact A is dead, and B has only the rows",
                 ),
             ),
             "The row of classify is there, so to B the step is done, and its value is NULL. Written too early, a checkpoint "

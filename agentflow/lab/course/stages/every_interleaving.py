@@ -10,7 +10,7 @@ from ....errors import AgentFlowError
 from ...explorer.explore import explore
 from ...explorer.report import Exploration
 from ..checks import CheckFailed
-from ..exercise import asked
+from ..judging import answer_of
 from ..outline import Exercise, Option, Outline, Question
 
 
@@ -49,7 +49,7 @@ def _tell(raised: list[Exception]) -> None:
         raise raised[0]
 
     if raised:
-        asked("when the explorer called it", again)
+        answer_of(again, "when the explorer called it")
 
 
 def _judged(found: Exploration) -> str:
@@ -71,7 +71,7 @@ def _judged(found: Exploration) -> str:
     return f"Solved: no test of the happy path sees it, and the explorer needs {doubled[0].moves} moves: {doubled[0].line}."
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="07-every-interleaving",
     title="Every interleaving",
     goal="Take the guards away one by one, and let a machine try every schedule until something breaks, or nothing is left.",
@@ -83,16 +83,19 @@ STAGE = Outline(
             (
                 Option(
                     "the fencing token",
-                    "that every safe engine needs a token: here the owner's name is compared too, and is new for each process",
+                    "every safe engine needed a token. In fact this one compares the owner's name too, which is new "
+                    "for each process",
                 ),
                 Option(
                     "the lease's owner",
-                    "that the name protects what the token does not: the token rises with every claim, so it tells owners apart",
+                    "the name protected what the token does not. In fact the token rises with every claim, so it "
+                    "tells owners apart too",
                 ),
                 Option("the idempotency key"),
                 Option(
                     "the lease's expiry in a write",
-                    "that the clock protects: it narrows the time in which a late worker can write, and the token closes it",
+                    "the clock were the protection. In fact it narrows the time in which a late worker can write, and the "
+                    "token closes it",
                 ),
             ),
             "The other three stand in for each other inside our database. Only the key is known to the tool.",
@@ -103,16 +106,18 @@ STAGE = Outline(
             (
                 Option(
                     "a doubled effect",
-                    "that a lost authority is a harm: the key still answers the second call from the first one's record",
+                    "writing without the right to do so were a harm in itself. In fact the key still answers the "
+                    "second call from the first one's record",
                 ),
                 Option("a write by somebody who had no right to it, and nobody harmed"),
                 Option(
                     "nothing: the count of checkpoints protects",
-                    "that the count sees who writes: it only sees that the place is still free",
+                    "the count saw who writes. In fact it only sees that the place is still free",
                 ),
                 Option(
                     "a workflow that is stuck",
-                    "that two workers must block each other: each write goes through, and somebody completes it",
+                    "two workers had to block each other. In fact each write goes through, and one of them completes "
+                    "the workflow",
                 ),
             ),
             "A wrote under token 1 while the row held 2. If the model gives both the same answer, it wrote what B would have "

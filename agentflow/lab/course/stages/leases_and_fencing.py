@@ -16,7 +16,7 @@ from ....statements import quoted
 from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
+from ..judging import a_kind, answer_of
 from ..outline import Exercise, Option, Outline, Question
 
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
@@ -64,7 +64,7 @@ CASES = (
 
 def guard(where: Callable[[], Any], engine: Engine) -> str:
     """`where()` is the condition under which the holder, and nobody else, may write. Raises CheckFailed."""
-    condition = _condition(asked("when it was called", where))
+    condition = _condition(answer_of(where, "when it was called"))
     url = engine.database.url.render_as_string(hide_password=False)
     with own_schema(url, new_name("tried")) as database:
         own = Engine(database)
@@ -137,7 +137,7 @@ def _hint(said: str) -> str:
     return "It stands behind WHERE, with AND between its parts."
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="03-leases-and-fencing",
     title="Leases and fencing",
     goal="Let workers compete for one queue, and wake one of them up when another has its work.",
@@ -149,15 +149,16 @@ STAGE = Outline(
             (
                 Option(
                     "both get request-1 and both work on it",
-                    "that a claim reads first and writes later: it does both in one statement, and the row is locked meanwhile",
+                    "a claim read first and wrote later. In fact it does both in one statement, and the row is "
+                    "locked meanwhile",
                 ),
                 Option(
                     "one gets request-1, the other waits until it is completed",
-                    "that the lock lasts as long as the work: it lasts one statement, a few milliseconds",
+                    "the lock lasted as long as the work. In fact it lasts one statement, a few milliseconds",
                 ),
                 Option(
                     "one gets request-1, the other waits for that claim's commit and then takes request-2",
-                    "that a lock has to be waited for: that is so with a plain lock, and SKIP LOCKED passes over it",
+                    "every lock had to be waited for. In fact only a plain lock is, and SKIP LOCKED passes over it",
                 ),
                 Option("one gets request-1, the other request-2, and nobody waits"),
             ),
@@ -169,11 +170,12 @@ STAGE = Outline(
             (
                 Option(
                     "yes: one server takes one request after the other",
-                    "that the API decides who gets a row: it hands both requests on, and the claims decide",
+                    "the API decided who gets a row. In fact it hands both requests on, and the claims decide",
                 ),
                 Option(
                     "yes: both are the same process, so they may claim the same row",
-                    "that a process is the worker: a claim locks its row against every other claim, also one of the same process",
+                    "the process were the worker. In fact a claim locks its row against every other claim, even one "
+                    "of the same process",
                 ),
                 Option("no: each claims a row of its own, as before"),
             ),
@@ -186,16 +188,17 @@ STAGE = Outline(
             (
                 Option(
                     "the plan is written: A did claim the workflow",
-                    "that a claim is for ever: it is a lease, and this one ended",
+                    "a claim lasted for ever. In fact it is a lease, and this one has ended",
                 ),
                 Option(
                     "A looks at its clock first and does not try",
-                    "that looking is enough: a worker may fall asleep between looking and writing",
+                    "looking were enough. In fact a worker may fall asleep between looking and writing",
                 ),
                 Option("the database refuses the write"),
                 Option(
                     "PostgreSQL has closed A's connection, so A cannot even try",
-                    "that the database knows of the lease: to PostgreSQL it is three columns of a row like any other",
+                    "the database knew what a lease is. In fact, to PostgreSQL, it is three columns of a row like "
+                    "any other",
                 ),
             ),
             "A wrote under token 1, and the row holds token 2.",

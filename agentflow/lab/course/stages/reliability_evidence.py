@@ -15,7 +15,7 @@ from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown
 from ...schedule.stepper import Stepper
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked, is_number
+from ..judging import a_kind, answer_of, is_number
 from ..outline import Exercise, Option, Outline, Question
 
 
@@ -96,7 +96,7 @@ def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: st
 
 def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
     """What the function says, as a number. Raises CheckFailed for anything else."""
-    found = asked(where, lambda: count(engine))
+    found = answer_of(lambda: count(engine), where)
     if isinstance(found, Decimal) and found == found.to_integral_value():
         found = int(found)  # what PostgreSQL's sum() gives
     if not is_number(found):
@@ -104,7 +104,7 @@ def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
     return int(found)
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="06-reliability-evidence",
     title="Reliability evidence",
     goal="Kill real workers under load, prove from rows that nothing was lost or doubled, and measure each recovery.",
@@ -118,16 +118,17 @@ STAGE = Outline(
                 Option("tool execution attempts"),
                 Option(
                     "business effects",
-                    "that a repeated call leaves a second effect: the call in the gap is repeated, and its key leaves one",
+                    "a repeated call left a second effect. In fact the call in the gap is repeated, and its key "
+                    "leaves one effect",
                 ),
                 Option(
                     "neither: 12 attempts and 12 effects",
-                    "that a kill undoes the call before it: the tool had committed, nobody wrote that down, so it is asked "
-                    "again",
+                    "a kill undid the call before it. In fact the tool had committed and nobody wrote that down, so "
+                    "it is asked again",
                 ),
                 Option(
                     "neither: fewer than 12 of both",
-                    "that what a killed worker held is lost: its lease ends, and another worker finishes the work",
+                    "what a killed worker held were lost. In fact its lease ends, and another worker finishes the work",
                 ),
             ),
             "For the request whose worker died before the acknowledgment the tool was asked twice. The key left one effect.",
@@ -139,15 +140,16 @@ STAGE = Outline(
                 Option("noticing that it is dead"),
                 Option(
                     "claiming its workflow",
-                    "that a claim searches for work: it is one statement on an index, and takes a moment",
+                    "a claim had to search for work. In fact it is one statement on an index, and takes a moment",
                 ),
                 Option(
                     "replaying what it had finished",
-                    "that a replay runs the steps again: it only reads their recorded results",
+                    "a replay ran the steps again. In fact it only reads their recorded results",
                 ),
                 Option(
                     "executing what was missing",
-                    "that the work is the wait: here a step takes no time, and with slow steps it would be the second part",
+                    "the work took the time. In fact a step takes no time here; with slow steps it would be the "
+                    "second part",
                 ),
             ),
             "Nobody can see a death from outside. What can be seen is a lease that was not renewed, and it has to end first.",

@@ -10,7 +10,7 @@ from ....model import ToolCall
 from ....run import DurableRunner, StepStore
 from ...notebook.tables import shown
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
+from ..judging import a_kind, answer_of
 from ..outline import Exercise, Option, Outline, Question
 
 
@@ -50,7 +50,7 @@ def _run_of(
 
     try:
         runner = DurableRunner(run_id, store, tool=deliver)
-        return sent, asked("in a run", lambda: workflow(runner, "help"))
+        return sent, answer_of(lambda: workflow(runner, "help"), "in a run")
     except CrashInjected:
         return sent, None
     except Suspend:
@@ -91,7 +91,7 @@ def _one_ticket(first: Any, again: Any, answer: Any) -> None:
         )
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="01-retry-or-checkpoint",
     title="Retry or checkpoint",
     goal="Run one function three ways, count what a failure costs each, and find the gap that a checkpoint leaves.",
@@ -104,15 +104,15 @@ STAGE = Outline(
             (
                 Option(
                     "4 steps, 1 e-mail",
-                    "that each step starts once: drafting started twice, and so did the two before it",
+                    "each step started once. In fact drafting started twice, and so did the two steps before it",
                 ),
                 Option(
                     "5 steps, 1 e-mail",
-                    "that finished steps are remembered: this is what a checkpoint will give, and a retry has none",
+                    "finished steps were remembered. In fact a checkpoint will do that, and a retry has none",
                 ),
                 Option(
                     "7 steps, 1 e-mail",
-                    "that a retry spares what was sent: to send an e-mail is a line of the function like any other",
+                    "a retry spared what was sent. In fact sending an e-mail is a line of the function like any other",
                 ),
                 Option("7 steps, 2 e-mails"),
             ),

@@ -11,49 +11,38 @@ from ....errors import AgentFlowError
 from ...notebook.tables import counted
 from ...schedule.grammar import Schedule, Setting
 from ..checks import CheckFailed
-from ..exercise import asked_for_schedule
-from ..mission import Broke, Mission, broken_by, keep_record, record_of
+from ..judging import schedule_of
+from ..mission import Mission, broken_by
 from ..outline import Exercise, Option, Outline, Question
 
 
 def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
-    """`line()` breaks the mission's engine and not the real one, in fewer moves than the class record. Raises CheckFailed."""
+    """`line()` breaks the mission's engine and not the real one, in fewer moves than the line to beat. Raises CheckFailed."""
     schedule = _schedule(line, mission)
     url = engine.database.url.render_as_string(hide_password=False)
-    broke = _played(url, schedule)
+    broke = broken_by(url, schedule)
     if not broke.sentence:
         raise CheckFailed(
             f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
             "harmed. What does the real engine stop, and this one not? Make just that happen."
         )
     _only_this_engine(url, schedule)
-    record = record_of(mission)
-    told = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
-    if broke.moves >= record.moves and broke.moves > mission.shortest:
+    why = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
+    if broke.moves >= mission.moves:
         raise CheckFailed(
-            f"Broken, but not in fewer moves. {told} The class record is {record.told(broke.moves)}. Which of your moves does "
-            "the harm not need?"
+            f"Broken, but not in fewer moves. {why} The line to beat is {mission.to_beat}. Which of your moves does the harm "
+            "not need?"
         )
-    kept = keep_record(mission, broke.moves, str(Schedule(moves=schedule.moves)))
-    if broke.moves < record.moves:
-        return f"Solved: the class record was {record.moves}, and is yours now with {broke.moves}.{kept} {told}"
-    best = f"as short as the class record ({record.told(broke.moves)}), and nobody can do it in fewer"
-    return f"Solved: {best}.{kept} {told}"
+    shortest = ", and nobody can do it in fewer" if broke.moves == mission.shortest else ""
+    return f"Solved: {counted(broke.moves, 'move')} where the line to beat needs {mission.moves}{shortest}. {why}"
 
 
 def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
-    """The learner's moves on the mission's engine. Raises CheckFailed for anything that is no line of moves."""
-    schedule = asked_for_schedule(line)
+    """The learner's moves on the mission's engine. Raises CheckFailed for anything that is not a line of moves."""
+    schedule = schedule_of(line)
     if schedule.setting not in (Setting(), mission.setting):
         raise CheckFailed(f"The mission brings its engine ({mission.setting}). Write moves only, such as 'A* B*'.")
     return replace(schedule, setting=mission.setting)
-
-
-def _played(url: str, schedule: Schedule) -> Broke:
-    try:
-        return broken_by(url, schedule)
-    except AgentFlowError as error:
-        raise CheckFailed(str(error)) from None
 
 
 def _only_this_engine(url: str, schedule: Schedule) -> None:
@@ -65,14 +54,14 @@ def _only_this_engine(url: str, schedule: Schedule) -> None:
     if real.sentence:
         raise CheckFailed(
             f"The real engine breaks on this line too, after {counted(real.moves, 'move')}: {real.guilty}. So what the "
-            "mission's engine does otherwise is not to blame. Leave `forget` out: how long a tool remembers is its own promise."
+            "mission's engine does differently is not to blame. Leave `forget` out: how long a tool remembers is its own promise."
         )
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="10-secret-mission",
     title="Secret mission",
-    goal="Race two recovery workers through the acknowledgment gap, then break an engine in fewer moves than anybody.",
+    goal="Race two recovery workers through the acknowledgment gap, then break an engine in as few moves as you can.",
     minutes=15,
     questions=(
         Question(
@@ -82,15 +71,17 @@ STAGE = Outline(
             (
                 Option(
                     "both, two effects",
-                    "that two workers can hold one workflow: a claim locks the row, and the other passes it over",
+                    "two workers could hold one workflow. In fact a claim locks the row, and the other worker passes "
+                    "it over",
                 ),
                 Option(
                     "both, one effect",
-                    "that only the effect is protected: completing is guarded too, and is reported by who did it",
+                    "only the effect were protected. In fact completing is guarded too, and only the worker that did "
+                    "it reports it",
                 ),
                 Option(
                     "one, two effects",
-                    "that the winner's call is a new one: it carries the key of the intent, which the tool knows",
+                    "the winner's call were a new one. In fact it carries the key of the intent, which the tool knows",
                 ),
                 Option("one, one effect"),
             ),
@@ -103,16 +94,16 @@ STAGE = Outline(
             (
                 Option(
                     "it is accepted: it is true",
-                    "that truth gives the right to write: only the newest claim may write, whatever it says",
+                    "the truth gave a right to write. In fact only the newest claim may write, whatever it has to say",
                 ),
                 Option("it is refused, and nothing changes"),
                 Option(
                     "it waits for A's lock",
-                    "that a lease is a lock: it is a column, and nobody is blocked by it",
+                    "a lease were a lock. In fact it is a column, and nobody is blocked by it",
                 ),
                 Option(
                     "the effect is doubled",
-                    "that an acknowledgment acts: it only writes down an answer",
+                    "an acknowledgment acted. In fact it only writes down an answer",
                 ),
             ),
             "B wrote under token 2 and the row holds 3, so the write found no row that it may change. B stops with LostLease.",

@@ -11,7 +11,7 @@ from ....model import ToolCall
 from ....schema import tool_attempts, tool_ledger
 from ...notebook.tables import counted, effects_of, shown
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked, is_number
+from ..judging import a_kind, answer_of, is_number
 from ..outline import Exercise, Option, Outline, Question
 
 UNKNOWN = "a workflow that does not exist"
@@ -65,7 +65,7 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     """The number that the function gave. Raises CheckFailed for anything that is not a number."""
     who = who or workflow_id
     try:
-        found = asked(f"for {who}", lambda: count(engine, workflow_id))
+        found = answer_of(lambda: count(engine, workflow_id), f"for {who}")
     except CheckFailed as failed:
         none = " tool_ledger has no row of it: what does your query give then?" if who == UNKNOWN else ""
         raise CheckFailed(f"{failed}{none}") from None
@@ -90,7 +90,7 @@ def _take_back(engine: Engine, workflow_id: str) -> None:
             connection.execute(table.delete().where(table.c.workflow_id == workflow_id))
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="00-start-here",
     title="Start here",
     goal="Kill a worker at the worst moment, watch another finish, and read from the rows what the world did.",
@@ -103,12 +103,14 @@ STAGE = Outline(
             (
                 Option(
                     "POST /workflows, which submits it",
-                    "that submitting is running: it writes one row, so that the request outlives whoever took it in",
+                    "submitting ran the workflow. In fact it only writes one row, so that the request outlives the "
+                    "process that accepted it",
                 ),
                 Option("POST /workers/{worker_id}/run-once"),
                 Option(
                     "none: the API only takes requests in",
-                    "that work needs a process of its own: whoever claims the row may do it, also an API that is asked to",
+                    "work needed a process of its own. In fact any process that claims the row may do it, even an "
+                    "API that is asked to",
                 ),
             ),
             "Submitting wrote one row, and its state is still PENDING. A process of its own, `agentflow worker`, can work on it, "
@@ -120,17 +122,17 @@ STAGE = Outline(
             (
                 Option(
                     "nothing: the work of A is lost",
-                    "that a crash takes back what was committed: the tool had committed its row before A died",
+                    "a crash took back what was committed. In fact the tool had committed its row before A died",
                 ),
                 Option(
                     "one effect, tool called once",
-                    "that B could know that the tool had acted: only A knew, and the intent still said PENDING",
+                    "B could know that the tool had acted. In fact only A knew, and the intent still said PENDING",
                 ),
                 Option("one effect, tool called twice"),
                 Option(
                     "two effects",
-                    "that a second call must act a second time: both carried one key, and the tool answered the second "
-                    "from its record",
+                    "a second call had to act a second time. In fact both carried one key, and the tool answered the "
+                    "second from its record",
                 ),
             ),
             "B could not know, so it called again. The tool found the key of A's call in its record, and did not act again.",

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ....engine import Engine
-from ....errors import AgentFlowError
 from ...history.canonical import Entry
 from ...schedule.grammar import Schedule, Setting
 from ...schedule.play import play
 from ..checks import CheckFailed
-from ..exercise import asked_for_schedule
+from ..judging import schedule_of
 from ..outline import Exercise, Option, Outline, Question
 
 WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
@@ -19,7 +18,7 @@ WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
 
 def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
     """`line()` leaves the workflow waiting for an event that it has got; the real engine finishes. Raises CheckFailed."""
-    moves = asked_for_schedule(line).moves
+    moves = schedule_of(line).moves
     if not any(move.verb == "deliver" for move in moves):
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
     broken = Schedule(Setting(WORKFLOW, (BROKEN,)), moves)
@@ -36,12 +35,9 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
 
 
 def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[Entry]]:
-    """How the workflow ended in a laboratory of its own, and its history. Raises CheckFailed."""
+    """How the workflow ended in a schema of its own, and its history. Raises AgentFlowError."""
     where = engine.database.url.render_as_string(hide_password=False)
-    try:
-        capsule = play(where, schedule).capsule
-    except AgentFlowError as error:
-        raise CheckFailed(str(error)) from None
+    capsule = play(where, schedule).capsule
     row = capsule.outcome["workflows"][0]
     return row["status"], capsule.entries(row["id"])
 
@@ -67,7 +63,7 @@ def _number(entries: list[Entry], event: str) -> int:
     return next((entry["n"] for entry in entries if entry["event"] == event), 0)
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="05-suspend-and-resume",
     title="Suspend and resume",
     goal="Park a workflow while a person thinks, and find the moment at which an answer can be lost.",
@@ -79,16 +75,17 @@ STAGE = Outline(
             (
                 Option(
                     "worker A, asleep inside the function",
-                    "that a call that waits must keep its caller: the function is left, and replayed up to here later",
+                    "a call that waits had to keep its caller. In fact the function is left, and replayed up to here "
+                    "later",
                 ),
                 Option(
                     "worker A, whose lease is renewed",
-                    "that a wait is a long step: a step computes and needs its worker, a wait needs nobody",
+                    "a wait were a long step. In fact a step computes and needs its worker, and a wait needs nobody",
                 ),
                 Option("nobody"),
                 Option(
                     "a listener that will call A back",
-                    "that somebody must watch: the answer itself makes the row runnable",
+                    "somebody had to watch. In fact the answer itself makes the row runnable",
                 ),
             ),
             "The row's lease_owner is NULL. It says what the workflow waits for, and that is enough.",
@@ -100,11 +97,12 @@ STAGE = Outline(
                 Option("yes: the first answer stays, the no is refused"),
                 Option(
                     "no: the last answer stays",
-                    "that an event is a field to overwrite: a worker may have read the first answer a moment before",
+                    "an event were a field to overwrite. In fact a worker may have read the first answer a moment "
+                    "before",
                 ),
                 Option(
                     "yes, twice: the action is carried out two times",
-                    "that each delivery starts something: it is recorded once, under its name",
+                    "each delivery started something. In fact it is recorded once, under its name",
                 ),
             ),
             "The second yes changed nothing, the no was refused, and the tool was called once. One wait has "

@@ -19,7 +19,7 @@ from ....model import ToolCall
 from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
-from ..exercise import a_kind, asked
+from ..judging import a_kind, answer_of
 from ..outline import Exercise, Option, Outline, Question
 
 WORKFLOWS, ACTIONS = ("request-1", "request-2"), ("resolve-account", "send-receipt")
@@ -92,7 +92,7 @@ def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> 
 
 def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
     """The key that the function gave. Raises CheckFailed for anything that is no text, or an empty one."""
-    key = asked(f"for {action} of {workflow}", lambda: make(workflow, action))
+    key = answer_of(lambda: make(workflow, action), f"for {action} of {workflow}")
     if key is None:
         raise CheckFailed("Your function returns nothing (None): a call without a key has its effect every time.")
     if not isinstance(key, str):
@@ -133,7 +133,7 @@ def _elsewhere(carried: bytes | None) -> str | None:
         return None
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="04-the-acknowledgment-gap",
     title="The acknowledgment gap",
     goal="Kill a worker between an effect and the row that tells of it, and close the gap in two ways.",
@@ -146,16 +146,18 @@ STAGE = Outline(
             (
                 Option(
                     "COMPLETED",
-                    "that the engine hears of an effect by itself: it hears of it from the worker, and the worker is gone",
+                    "the engine heard of an effect by itself. In fact it hears of it from the worker, and the worker "
+                    "is gone",
                 ),
                 Option("ACTION_PENDING"),
                 Option(
                     "PLANNED",
-                    "that a crash rolls back: the intent was a transaction of its own, and it is committed",
+                    "a crash rolled everything back. In fact the intent was a transaction of its own, and it is "
+                    "committed",
                 ),
                 Option(
                     "FAILED",
-                    "that somebody notices a crash: a dead worker writes nothing, its lease only runs out",
+                    "somebody noticed a crash. In fact a dead worker writes nothing; its lease only runs out",
                 ),
             ),
             "The row says what A wrote last, the intent. The effect exists, and no row of ours says so.",
@@ -166,12 +168,12 @@ STAGE = Outline(
             (
                 Option(
                     "one effect: the key is the same",
-                    "that a key protects by itself: it protects as long as the other side remembers it",
+                    "a key were enough. In fact it protects only as long as the other side remembers it",
                 ),
                 Option("two effects"),
                 Option(
                     "one effect and an error: an unknown key is refused",
-                    "that a tool can tell a forgotten key from a new one: to it, both are keys it has never seen",
+                    "a tool could tell a forgotten key from a new one. In fact both are keys that it has never seen",
                 ),
             ),
             "To the tool a forgotten key is a new one, so it acted again. How long it remembers is part of the promise, so "
@@ -183,16 +185,17 @@ STAGE = Outline(
             (
                 Option(
                     "the effect is doubled",
-                    "that the intent protects the effect: the key does, and it is made from names that B knows too",
+                    "the intent protected the effect. In fact the key does, and it is made from names that B knows too",
                 ),
                 Option("nothing of ours shows that an action was begun"),
                 Option(
                     "the plan is computed again",
-                    "that the intent holds the results of steps: those are in their checkpoints",
+                    "the intent held the results of steps. In fact those are in their checkpoints",
                 ),
                 Option(
                     "nothing at all",
-                    "that an action is only its effect: it is a doubt, too, and what no row holds nobody can ask about",
+                    "an action were only its effect. In fact it is a doubt, too, and nobody can ask about what no "
+                    "row holds",
                 ),
             ),
             "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "

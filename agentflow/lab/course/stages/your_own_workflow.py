@@ -107,7 +107,7 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
         )
 
 
-STAGE = Outline(
+OUTLINE = Outline(
     name="08-your-own-workflow",
     title="Your own workflow",
     goal="Read a workflow and run it, let the explorer find what no test run shows, and write one of your own.",
@@ -120,16 +120,17 @@ STAGE = Outline(
             (
                 Option(
                     "B sends under its own key",
-                    "that the engine takes any key: it has recorded what was planned, and compares each call with it",
+                    "the engine took any key. In fact it has recorded what was planned, and compares each call with it",
                 ),
                 Option(
                     "B sends under the key of A",
-                    "that the key is taken from the plan: the function has to ask for it, as that of B did in 04",
+                    "the key were taken from the plan. In fact the function has to ask for it, as B's function did "
+                    "in 04",
                 ),
                 Option("B is refused, and the workflow fails"),
                 Option(
                     "nothing was sent, so B starts over",
-                    "that a plan does not count: it was committed, and A may have been about to send",
+                    "a plan did not count. In fact it was committed, and A may have been about to send",
                 ),
             ),
             "The row of the plan holds A's key. In 04, B's function asked for that very key; here it asks for another. The "

@@ -1,0 +1,164 @@
+"""How an exercise is judged: calls the learner's function, plays the learner's schedule, and says in one sentence what is wrong.
+
+The judges themselves, one for each exercise, are in `stages`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ... import run
+from ...engine import Engine
+from ...errors import AgentFlowError, BadSchedule, LaneError
+from ...tools import StandInModel
+from ...workflows import WORKFLOWS, support_agent_with
+from ..history.canonical import canonical
+from ..history.entries import Row
+from ..laboratory.laboratory import PATIENT
+from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.learner_code import own_line
+from ..notebook.tables import shown
+from ..schedule.grammar import Schedule, parse
+from ..schedule.stepper import Stepper
+from .checks import CheckFailed
+
+NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
+RUN = str(Path(run.__file__).resolve())
+KINDS = {
+    "NoneType": "nothing",
+    "Table": "a list of rows",
+    "list": "a list",
+    "dict": "a row",
+    "str": "a text",
+    "bool": "a bool",
+    "int": "a number",
+}
+
+
+def judged(judge: Callable[..., str], *arguments: Any) -> str:
+    """The judge's sentence for a solved exercise, or NOT_SOLVED for an empty stub. Raises CheckFailed, and only that.
+
+    The first argument is the learner's function.
+    """
+    try:
+        if not callable(arguments[0]):
+            raise CheckFailed(
+                f"The check calls your function itself, and was given {a_kind(arguments[0])}: pass its name."
+            )
+        return judge(*arguments)
+    except NotImplementedError:
+        return NOT_SOLVED
+    except AgentFlowError as error:
+        raise CheckFailed(str(error)) from None
+    except CheckFailed as failed:
+        raise failed.with_traceback(None) from None
+
+
+# -- the learner's function --------------------------------------------------------------------------------------------
+
+
+def answer_of(call: Callable[[], Any], when: str) -> Any:
+    """What the learner's function returns. Raises CheckFailed for an error of its own: what, where in it, what to try."""
+    try:
+        return call()
+    except NotImplementedError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = next(iter(str(error).splitlines()), "").rstrip(".")
+        why = f": {what}{own_line(error)}" if what else own_line(error)
+        raise CheckFailed(f"Your function raised {type(error).__name__} {when}{why}.{_advice(error)}") from None
+
+
+def _advice(error: BaseException) -> str:
+    """What to try, if run.step() was running something that cannot be called."""
+    in_a_step = any(
+        frame.name == "step" and frame.filename == RUN for frame in traceback.extract_tb(error.__traceback__)
+    )
+    if isinstance(error, TypeError) and "not callable" in str(error) and in_a_step:
+        return " run.step() takes a function, which it calls itself: put `lambda:` before the value."
+    return ""
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a whole number; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def a_kind(value: Any) -> str:
+    """What kind of value this is, in words: `a list of rows`, `a text`."""
+    return KINDS.get(type(value).__name__, f"a {type(value).__name__}")
+
+
+# -- the learner's schedule --------------------------------------------------------------------------------------------
+
+
+def schedule_of(line: Callable[[], Any]) -> Schedule:
+    """The schedule that the learner's function returns as a line of text. Raises CheckFailed for anything else."""
+    text = answer_of(line, "when it was called")
+    if text is None:
+        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
+    if not isinstance(text, str):
+        raise CheckFailed(f"Your function returns {a_kind(text)}, {shown(text)}. Return a schedule, such as 'A* B*'.")
+    try:
+        schedule = parse(text)
+    except BadSchedule as error:
+        raise CheckFailed(f"Your schedule cannot be read: {error}") from None
+    if not schedule.moves:
+        raise CheckFailed("Your schedule has no move: nothing happens. Begin with A, which claims the request.")
+    return schedule
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a schedule left: the workflow's row and history, and how often each model call was made."""
+
+    row: Row
+    history: Sequence[Mapping[str, Any]]
+    computed: Mapping[str, int]
+
+    def entries(self, event: str) -> list[Mapping[str, Any]]:
+        """The entries of this name, in order."""
+        return [entry for entry in self.history if entry["event"] == event]
+
+
+class CountingModel(StandInModel):
+    """A stand-in model that also knows how often each of its calls was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Counter[str] = Counter()
+
+    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
+        self.made[name] += 1
+        return super()._answer(name, prompt, answer)
+
+
+def tried(schedule: Schedule, engine: Engine) -> Tried:
+    """Plays the schedule on the server of `engine`, in a schema that is dropped afterwards; what became of request-1.
+
+    Raises CheckFailed if it cannot be played to its end.
+    """
+    model = CountingModel()
+    workflows = {**WORKFLOWS, "support_agent": support_agent_with(model)}
+    url = engine.database.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("tried")) as database:
+        own = Engine(database, workflows=workflows, policy=PATIENT)
+        try:
+            with Stepper(own) as stepper:
+                stepper.play(schedule)
+            row, history = own.get_workflow("request-1") or {}, canonical(own.history("request-1"))
+            return Tried(row, history, dict(model.made))
+        except (BadSchedule, LaneError) as error:
+            raise CheckFailed(f"Your schedule cannot be played to its end: {_why(error)}") from None
+        finally:
+            own.close()
+
+
+def _why(error: BadSchedule | LaneError) -> str:
+    notes = [note.rstrip(".") for note in getattr(error, "__notes__", [])]
+    return " ".join([str(error), *(f"{note}." for note in notes[:1])])
