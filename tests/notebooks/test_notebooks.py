@@ -120,6 +120,10 @@ def _a_picture(notebook: NotebookNode) -> None:
     notebook.cells[1].outputs[0].data["image/png"] = ""
 
 
+def _imports_later(notebook: NotebookNode) -> None:
+    notebook.cells[3].source = "from agentflow.lab import query"
+
+
 def _silent(notebook: NotebookNode) -> None:
     for cell in code(notebook):
         cell.outputs = []
@@ -139,6 +143,9 @@ BREAKING: list[tuple[str, str, Callable[[NotebookNode], None]]] = [
     ("installs", "pip install", runs("import os\nos.system('pip install x')")),
     ("installs", "'!'", runs("!ls")),
     ("installs", "'%'", runs("%pip install x")),
+    ("one_import_from_the_laboratory", "an import of agentflow.lab after", _imports_later),
+    ("one_import_from_the_laboratory", "every name that", runs("from agentflow.lab.course import checks")),
+    ("one_import_from_the_laboratory", "more than one", runs("from agentflow.lab import query\n" * 2)),
     ("alternatives", "aria-label", shows('<svg role="img" width="1"></svg>')),
     ("alternatives", "role", shows('<svg aria-label="x"></svg>')),
     ("alternatives", "alt", shows('<img src="x.svg" alt="">')),

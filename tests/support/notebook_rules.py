@@ -123,6 +123,19 @@ def installs(notebook: NotebookNode) -> Iterator[str]:
 
 
 @rule
+def one_import_from_the_laboratory(notebook: NotebookNode) -> Iterator[str]:
+    """The first code cell names all that the notebook needs of the laboratory, in one import from its face."""
+    for number, cell in enumerate(code(notebook)):
+        for module in re.findall(r"^\s*(?:from|import) +(agentflow\.lab\S*)", cell.source, re.MULTILINE):
+            if number:
+                yield f"an import of {module} after the first code cell: {cell.source.splitlines()[0]}"
+            elif module != "agentflow.lab":
+                yield f"{module} is imported, and agentflow.lab has every name that a notebook needs"
+    if code(notebook) and code(notebook)[0].source.count("from agentflow.lab import ") > 1:
+        yield "the first code cell has more than one import from agentflow.lab"
+
+
+@rule
 def alternatives(notebook: NotebookNode) -> Iterator[str]:
     """Every picture says in words what it shows."""
     pages = [*prose(notebook), *(text for cell in code(notebook) for text in texts(cell))]

@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     from . import lesson
 
     return getattr(lesson, name)
+
+
+def __dir__() -> list[str]:
+    return __all__
