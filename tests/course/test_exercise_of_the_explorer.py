@@ -66,7 +66,7 @@ def misspelt_after_a_loss(self: Engine, claim: Any, intent: Any, tool: Any) -> A
     [
         (unchanged, "Every invariant holds on all 888 schedules, so nothing is broken: .* By what"),
         (twice, "doubled without any fault, by .*: the first test would catch that"),
-        (never, "Broken, but in another way"),
+        (never, "Broken, but in a different way"),
         (wrong_name, "raised AttributeError when the explorer called it: .*`return tool.intent.idempotency.`"),
         (wrong_field, "TypeError when the explorer called it: .*'no_such'.*at `return Engine.call_tool.*no_such=1"),
         (misspelt_after_a_loss, "NameError when the explorer called it: .*'tokens' is not defined, at `return tokens"),

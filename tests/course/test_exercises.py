@@ -33,7 +33,9 @@ def test_every_exercise_has_a_solution_under_its_name() -> None:
 
 @pytest.mark.parametrize(("given", "kind"), [(None, "nothing"), (1, "a number"), ("A*", "a text")])
 def test_what_is_no_function_is_told_as_that(given: Any, kind: str) -> None:
-    with pytest.raises(CheckFailed, match=f"calls your function itself, and was given {kind}: pass its name.$"):
+    with pytest.raises(
+        CheckFailed, match=f"calls your function itself, but was given {kind}. Pass the name of the function.$"
+    ):
         judged(lambda function: str(function()), given)
 
 
@@ -213,7 +215,7 @@ def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are
             "A A! expire B*",
             "entry 3: the worker was killed before checkpoint classify. That is too early: no entry before",
         ),
-        ("A*", "Nobody is killed in your schedule: its history has 8 entries, and no kill"),
+        ("A*", "No worker is killed in your schedule: its history has 8 entries, and no kill"),
         ("A*3 A! B*", "state PLANNED, and lease_owner is A, which is dead. Its lease has not ended"),
         ("A*3 A! expire", "state PLANNED, and lease_owner is still A: its lease has ended, and nobody has claimed"),
         ("A*3 A! expire B*2", "state ACTION_PENDING, and lease_owner is B, which took over and did not finish"),
@@ -274,7 +276,7 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
             "does not understand your condition: column .owner. does not exist. The columns are",
         ),
         (whole.replace(" AND ", ", "), "does not understand your condition: syntax error .*with AND between its parts"),
-        (whole.replace(":token", ":fence"), "names a value that is not there: .*There are :id, :worker, :token"),
+        (whole.replace(":token", ":fence"), "names a value that does not exist: .*Use :id, :worker, :token"),
         ("true; DROP TABLE workflows", "Leave the semicolon out"),
         (None, "does it end with `return`"),
         (5, "returns a number, 5. Return the condition as a text"),

@@ -83,27 +83,27 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
     [
         (
             number(BY_KEY),
-            "Your function says 0, and 1 is right. Both rows are of request-1 and resolve-account, and no key occurs twice",
+            "Your function returns 0, and 1 is right. Both rows are of request-1 and resolve-account, and no key occurs twice",
         ),
         (
             number(f"SELECT count(*) {EACH} WHERE n > 1"),
-            "three effects of one planned action. Your function says 1, and 2 is right. All three rows are of request-1",
+            "three effects of one planned action. Your function returns 1, and 2 is right. All three rows are of request-1",
         ),
         (number(IN_ALL), "but both rows are of request-1, and request-2 has none"),
         (
             number("SELECT coalesce(sum(attempts), 0)::int - count(*) FROM tool_ledger"),
             "The one row has attempts 2: two calls, one effect.",
         ),
-        (number("SELECT count(*) FROM tool_ledger"), "Your function says 1, and 0 is right"),
-        (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function says 1, and 0 is right"),
+        (number("SELECT count(*) FROM tool_ledger"), "Your function returns 1, and 0 is right"),
+        (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function returns 1, and 0 is right"),
         (number("SELECT nothing FROM tool_ledger"), "ProgrammingError for the laboratory of this notebook"),
         (number(f"SELECT sum(n - 1) {EACH}"), "returns nothing for the laboratory of this notebook, NULL"),
         (lambda engine: Decimal("NaN"), "returns a Decimal for the laboratory of this notebook"),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),
-        (lambda engine: 0, "Your function says 0, and 1 is right"),
+        (lambda engine: 0, "Your function returns 0, and 1 is right"),
         (
             number("SELECT count(*) - 1 FROM tool_ledger"),
-            "tool_ledger is empty the world holds nothing. Your function says -1",
+            "tool_ledger is empty the world holds nothing. Your function returns -1",
         ),
         (number("SELECT greatest(count(*) - 1, 0) FROM tool_ledger"), "The rows are of request-1 and of request-2."),
         (
@@ -116,7 +116,7 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         ),
         (
             number(WITHOUT_A_KEY),
-            "under two keys. Your function says 0, and 1 is right. Both rows are of request-1 and resolve-account",
+            "under two keys. Your function returns 0, and 1 is right. Both rows are of request-1 and resolve-account",
         ),
         (lambda engine: engine.reliability_metrics()["duplicate_business_effects"], "that is the query to be written"),
     ],
@@ -177,11 +177,11 @@ COUNTER = itertools.count()
     [
         (
             no_catch,
-            "the refusal is raised as StepFailed, and nobody caught it. The customer has paid for nothing.",
+            "the refusal is raised as StepFailed, and nothing caught it. The customer has paid for nothing.",
         ),
         (
             lambda run, item: shop(run, item, refunds="always"),
-            "and it should hold charge, ship. Who has the lamp is not refunded",
+            "and it should hold charge, ship. A customer who has the lamp gets no refund",
         ),
         (lambda run, item: shop(run, item, refunds="never"), "Who was charged and got nothing is refunded."),
         (lambda run, item: shop(run, item, first="ship"), "The shop was first asked to ship. Charge first"),
@@ -223,7 +223,7 @@ def with_(**changes: Policy) -> Callable[[], Any]:
     ("wrong", "says"),
     [
         (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed by the first poll after it ends"),
-        (with_(chat=Policy(lease_seconds=14.9)), "so up to 15.9 s later, and 15 s is the most."),
+        (with_(chat=Policy(lease_seconds=14.9)), "so up to 15.9 s later, and 15 s is the limit."),
         (
             with_(chat=Policy(lease_seconds=3)),
             "A pause of 2 s that begins just before a renewal leaves it 3 s without one",
@@ -234,7 +234,7 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         (with_(rates=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "86400 s later nobody needs the answer."),
         (lambda: {"chat": Policy()}, "a Policy for each of chat, video, rates. Yours has none for video, rates."),
         (dict, "Yours has none for chat, video, rates."),
-        (with_(batch=Policy()), "Yours has one more, for batch."),
+        (with_(batch=Policy()), "Yours also has one for batch."),
         (lambda: (1, 2, 3), "Yours is a tuple."),
         (lambda: dict.fromkeys(("chat", "video", "rates"), 30), "chat: 30 is a number. Return Policy(...)."),
         (lambda: int("x"), "Your function raised ValueError when it was called"),

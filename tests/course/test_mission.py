@@ -83,7 +83,7 @@ LINES: list[tuple[Any, str]] = [
     ("A*", "holds: after 7 moves request-1 is COMPLETED, attempts 1, effects 1"),
     ("A*5 A! expire B", "holds: after 8 moves request-1 is ACTION_PENDING"),
     ("A*5 forget expire B*2", "The real engine breaks on this line too.*Leave `forget` out"),
-    ("without=intent A*", "The mission brings its engine"),
+    ("without=intent A*", "The mission sets the engine"),
     ("A*5 expire expire B*2", "expire"),
     ("A*5 B?", "B?"),
     (None, "does it end with `return`"),

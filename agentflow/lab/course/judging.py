@@ -48,7 +48,7 @@ def judged(judge: Callable[..., str], *arguments: Any) -> str:
     try:
         if not callable(arguments[0]):
             raise CheckFailed(
-                f"The check calls your function itself, and was given {a_kind(arguments[0])}: pass its name."
+                f"The check calls your function itself, but was given {a_kind(arguments[0])}. Pass the name of the function."
             )
         return judge(*arguments)
     except NotImplementedError:
@@ -63,7 +63,7 @@ def judged(judge: Callable[..., str], *arguments: Any) -> str:
 
 
 def answer_of(call: Callable[[], Any], when: str) -> Any:
-    """What the learner's function returns. Raises CheckFailed for an error of its own: what, where in it, what to try."""
+    """What the learner's function returns. Raises CheckFailed if it raises: what, at which line, and what to try."""
     try:
         return call()
     except NotImplementedError:

@@ -1,6 +1,6 @@
 """The secret mission: break a weakened engine in few moves. Draws one, and plays a line until an invariant falls.
 
-The line is played in a schema of its own, and all rows are looked at after each move.
+The line is played in its own schema, and all rows are looked at after each move.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Watch:
 
 
 def broken_by(url: str, schedule: Schedule) -> Broke:
-    """Plays the line in a schema of its own, which is dropped afterwards. Returns what the line led to.
+    """Plays the line in its own schema, which is dropped afterwards. Returns what the line led to.
 
     After its last move a fresh worker does all it can; what it cannot finish is stuck, and then every move counts. Raises
     AgentFlowError for a line that cannot be played.

@@ -110,13 +110,13 @@ class Prompt(_Shown):
         self.refresh(CHOOSE if number is None else self.send(number, sure))
 
     def refresh(self, note: str | None = None) -> None:
-        """Shows on the page how the question stands now, after `note`, if there is a new one."""
+        """Shows on the page the state of the question, after `note`, if there is a new one."""
         self.note = self.note if note is None else note
         if self.view is not None:
             self._draw()
 
     def build(self) -> widgets.VBox:
-        """The question, its options, a button for each degree of confidence, and how it stands."""
+        """The question, its options, a button for each degree of confidence, and its state."""
         asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
         numbered = [(f"{n}. {option.says}", n) for n, option in enumerate(self.question.options, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
@@ -147,7 +147,7 @@ class Prompt(_Shown):
             one.disabled = bool(kept and kept.is_closed(self.question.name))
 
     def to_html(self) -> str:
-        """The question, its options and how it stands, without style."""
+        """The question, its options and its state, without the style sheet."""
         options = "".join(f"<li>{as_html(option.says)}</li>" for option in self.question.options)
         standing = as_html(self.standing(self.record.this_round()))
         return f"<p><b>{as_html(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"

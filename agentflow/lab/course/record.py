@@ -44,7 +44,7 @@ def exercise(run: Any, _: Mapping[str, Any]) -> Any:
     return run.wait_for_event(SOLVED, SOLVED)
 
 
-# These names stand in the rows of every edition of the course, the first included, which called a round an attempt.
+# The names in the rows of every edition of the course; the first called a round an attempt.
 WORKFLOWS_OF_THE_COURSE = {"attempt": one_round, "exercise": exercise}
 
 

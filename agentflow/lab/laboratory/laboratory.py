@@ -1,8 +1,4 @@
-"""A database of one's own for each notebook, and who closes what when a cell is run again.
-
-What lives here: opening an empty laboratory, its health in sentences, and the list of what is open by name. What does
-not: what happens in it (`stepper`), what it looks like (`look`).
-"""
+"""A database for each notebook, its health in sentences, and what is closed when a cell is run again."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from ...requests import read_requests
 from ...schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from ...server import Server
 
-LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
+LEASE_SECONDS = 86_400.0  # long enough never to end on its own: a learner may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
 DATA = "support_requests.csv"
 
@@ -35,14 +31,14 @@ class Closable(Protocol):
     """Anything that holds threads or connections."""
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """Ends them."""
 
 
 _open: dict[tuple[str, str], Closable] = {}
 
 
 def keep(kind: str, name: str, thing: Closable) -> None:
-    """`thing` is what is open under this name; what was open before is closed."""
+    """Remembers `thing` as open under this name, and closes what was open under it before."""
     let_go(kind, name)
     _open[kind, name] = thing
 
@@ -53,14 +49,14 @@ def opened(kind: str, name: str) -> Closable | None:
 
 
 def let_go(kind: str, name: str) -> None:
-    """Nothing is open under this name."""
+    """Closes what is open under this name, if anything is."""
     old = _open.pop((kind, name), None)
     if old is not None:
         old.close()
 
 
 def let_go_of_all() -> None:
-    """Nothing is open any more; engines are closed last, since others use them."""
+    """Closes everything that is open; engines last, since the others use them."""
     for kind, name in sorted(_open, key=lambda one: one[0] in ("engine", "record")):
         let_go(kind, name)
 
@@ -72,10 +68,11 @@ def schema_of(name: str) -> str:
 
 
 def fresh_laboratory(name: str, **options: Any) -> Engine:
-    """An engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
+    """Opens an engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
 
     A laboratory that has lost some of its tables is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
-    move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows of somebody else, DatabaseAway.
+    move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows that are not a laboratory's,
+    and DatabaseAway.
     """
     schema = schema_of(name)
     let_go("room", schema)
@@ -88,19 +85,19 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
         _drop(engine.database, missing)
         migrate(engine.database, laboratory=True)
     except DatabaseAway as away:
-        raise _told_by_whom(engine.database, away) from away.__cause__
+        raise _naming_the_transaction(engine.database, away) from away.__cause__
     return engine
 
 
 def _empty(engine: Engine) -> None:
-    """The laboratory has no rows. Raises SchemaMissing if a table of it is gone, DatabaseAway."""
+    """Deletes the rows of the laboratory. Raises SchemaMissing if one of its tables is gone, and DatabaseAway."""
     if _is_unused(engine.database):
         migrate(engine.database, laboratory=True)
     engine.reset_database()
 
 
 def _drop(database: Database, missing: SchemaMissing) -> None:
-    """Both schemas are gone, if they are a laboratory's and ours. Raises what was `missing` if they are not."""
+    """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
     laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
     if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
@@ -109,8 +106,8 @@ def _drop(database: Database, missing: SchemaMissing) -> None:
         connection.execute(text(f"DROP SCHEMA IF EXISTS {both} CASCADE"))
 
 
-def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
-    """The error, and if somebody's open transaction is the reason, who that is and what ends it."""
+def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseAway:
+    """The error; if an open transaction is the reason, it says whose and how to end it."""
     if not isinstance(away.__cause__, psycopg.errors.LockNotAvailable):
         return away
     names = {"lab": database.schema, "world": f"{database.schema}{WORLD_SUFFIX}"}
@@ -118,7 +115,7 @@ def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
         rows = connection.execute(text(_OPEN_TRANSACTIONS), names).all()
     who = ", ".join(f"{row.application_name or 'a program without a name'} (process {row.pid})" for row in rows)
     return DatabaseAway(
-        f"schema {database.schema!r} at {database.where} cannot be emptied, as rows of it are locked by a transaction that is "
+        f"schema {database.schema!r} at {database.where} cannot be emptied, because its rows are locked by a transaction that is "
         f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
     )
 
@@ -132,7 +129,7 @@ _OPEN_TRANSACTIONS = """
 
 @contextmanager
 def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
-    """An empty laboratory on a PostgreSQL that nobody else uses, so that `restart` may crash it; both are gone afterwards."""
+    """Runs a PostgreSQL with an empty laboratory that nobody else uses, so that `restart` may crash it."""
     with tempfile.TemporaryDirectory(prefix="agentflow-", ignore_cleanup_errors=True) as home:
         server = Server(Path(home)).start()
         try:
@@ -147,15 +144,15 @@ def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
 
 
 def _is_unused(database: Database) -> bool:
-    """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
+    """Whether the schema is unmarked and holds no workflow: then it may become a laboratory."""
     purpose = database.read("purpose", {})[0]["purpose"]
     return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
 
 
 def doctor(engine: Engine) -> list[str]:
-    """What this laboratory stands on, a sentence each; `agentflow doctor` on the command line says more.
+    """What this laboratory needs, in a sentence each; `agentflow doctor` on the command line says more.
 
-    Raises AgentFlowError for the first thing that is not as it must be, with how to mend it.
+    Raises AgentFlowError for the first thing that is wrong, with how to fix it.
     """
     for finding in examine(engine.database.schema):
         if not finding.ok:

@@ -1,8 +1,7 @@
 """Real processes that a laboratory may kill: started in milliseconds, always found and reaped, gone with their parent.
 
 They are forked by a fork server (a small process that has imported AgentFlow and holds no thread and no connection), so
-none inherits this process's threads, locks or sockets; where there is no fork server they are spawned. What does not
-live here: what a process does (`crashes`, `soak`).
+none of them inherits this process's threads, locks or sockets. Where there is no fork server they are spawned.
 """
 
 from __future__ import annotations
@@ -22,24 +21,27 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-_LABORATORY = ("crashes.crash_at", "crashes.soak", "schedule.lanes", "race.race", "crashes.naive_queue")
-_PRELOADED = ["agentflow", *(f"agentflow.lab.{name}" for name in _LABORATORY)]
+# What most processes run. Python says nothing about a name here that does not exist, so a test imports each.
+PRELOADED = [
+    "agentflow",
+    *(f"agentflow.lab.{name}" for name in ("crashes.naive_queue", "crashes.soak", "race.race", "schedule.lanes")),
+]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _reading = threading.RLock()
-"""The fork server tells an exit code once, and whoever asks second is told 255; starting a process asks for all others."""
+"""The fork server gives an exit code once, and 255 after that; starting a process asks for the codes of all others."""
 
 
 def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 
 def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow") -> BaseProcess:
-    """A new process runs `target(*arguments)`; both must be importable by name.
+    """Starts a process that runs `target(*arguments)`; the target must be importable by name.
 
     It is killed when this process ends, however this process ends.
     """
@@ -51,7 +53,7 @@ def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow")
 
 
 def kill(processes: Iterable[BaseProcess], seconds: float = 10.0) -> None:
-    """These processes are dead and reaped, stopped ones too. Raises TimeoutError after `seconds` without an end."""
+    """Kills and reaps these processes, stopped ones too. Raises TimeoutError if one is still alive after `seconds`."""
     found = list(processes)
     for process in found:
         with _reading:
@@ -59,11 +61,11 @@ def kill(processes: Iterable[BaseProcess], seconds: float = 10.0) -> None:
                 process.kill()
     for process in found:
         if not has_ended(process, seconds):
-            raise TimeoutError(f"process {process.pid} ({process.name}) is not dead {seconds:g} s after SIGKILL.")
+            raise TimeoutError(f"process {process.pid} ({process.name}) is still alive {seconds:g} s after SIGKILL.")
 
 
 def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]:
-    """Those that have ended, as soon as one has, or after `seconds`; they are reaped and have an exit code."""
+    """Waits up to `seconds` until one has ended. Returns those that have; they are reaped and have an exit code."""
     found = {process.sentinel: process for process in processes}
     gone = [found[sentinel] for sentinel in wait(list(found), seconds)]  # type: ignore[index]
     for process in gone:
@@ -72,15 +74,15 @@ def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]
 
 
 def has_ended(process: BaseProcess, seconds: float) -> bool:
-    """Whether the process has ended, as soon as it has, or after `seconds`; then it is reaped and has an exit code."""
-    wait([process.sentinel], seconds)  # without the lock: nobody waits for a process while somebody else does
+    """Waits up to `seconds` for the process to end. Returns whether it has; then it is reaped and has an exit code."""
+    wait([process.sentinel], seconds)  # without the lock, so that threads can wait for different processes at once
     with _reading:
         process.join(0)
         return not process.is_alive()
 
 
 def kill_me() -> None:
-    """This process is dead: SIGKILL, no `finally`, no flush. Does not return."""
+    """Kills this process with SIGKILL: no `finally`, no flush. Does not return."""
     os.kill(os.getpid(), signal.SIGKILL)
     threading.Event().wait()  # the signal is on its way to this thread
 
@@ -93,7 +95,7 @@ def _main(target: Callable[..., None], *arguments: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A running process notices that the pipe to its parent is closed."""
+    """Kills this process when the pipe to its parent is closed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -101,10 +103,10 @@ def _end_with_parent() -> None:
 
 
 def _die_with_fork_server() -> None:
-    """On Linux a stopped process ends with its parent as well.
+    """Makes sure that on Linux a stopped process ends with its parent as well.
 
-    The kernel kills it when the fork server ends, which ends with our parent as soon as no child of its own holds the
-    other end of its pipe. Elsewhere a stopped orphan stays stopped.
+    The kernel kills it when the fork server ends, and the fork server ends with our parent, unless one of its children
+    holds the other end of its pipe. Elsewhere a stopped orphan stays stopped.
     """
     server = getattr(forkserver, "_forkserver", None)
     pipe = getattr(server, "_forkserver_alive_fd", None)

@@ -1,7 +1,4 @@
-"""A schema of one's own for one run: made empty, marked as a laboratory's, and dropped afterwards.
-
-What lives here: that alone. What does not: laboratories with a name, which stay (`laboratory`).
-"""
+"""A schema for one run: made empty, marked as a laboratory, and dropped afterwards."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from ...migrations import migrate
 
 
 def new_name(prefix: str) -> str:
-    """A name that no schema has."""
+    """A name that no other schema has."""
     return f"{prefix}_{uuid.uuid4().hex[:8]}"
 
 
 @contextmanager
 def own_schema(url: str, schema: str, keep: bool = False) -> Iterator[Database]:
-    """A new laboratory, gone afterwards unless it is to be kept. Raises NotALaboratory if the schema exists."""
+    """Makes a new laboratory, and drops it afterwards unless `keep`. Raises NotALaboratory if the schema exists."""
     database = Database(url, schema)
     try:
         _make(database)
@@ -40,13 +37,13 @@ def own_schema(url: str, schema: str, keep: bool = False) -> Iterator[Database]:
 
 
 def _make(database: Database) -> None:
-    """Both schemas exist, or none: what is dropped at the end is what was made here."""
+    """Makes both schemas or neither, so that what is dropped at the end is what was made here."""
     both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
     try:
         with database.alchemy.connect() as connection:
             connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
     except ProgrammingError as error:
         raise NotALaboratory(
-            f"schemas {database.schema!r} and {database.schema + '_world'!r} cannot both be made, and this begins with new "
-            f"ones ({str(error.orig).strip().splitlines()[0]}). Name another."
+            f"The new schemas {database.schema!r} and {database.schema + '_world'!r} cannot be created "
+            f"({str(error.orig).strip().splitlines()[0]}). Choose another name."
         ) from error

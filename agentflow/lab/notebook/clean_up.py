@@ -1,4 +1,4 @@
-"""After the course: keep everything, pause, or know what to delete. Nothing here deletes anything."""
+"""What to do after the course: keep everything, pause, or find out what to delete. Nothing here deletes anything."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEPT = "Kept: PostgreSQL goes on running, with every laboratory and all your ans
 PAUSED = "Paused: PostgreSQL is stopped. Every committed row and all your answers are on disk; `make lab` goes on from there."
 LAST = "Ready to be deleted: PostgreSQL is stopped. What is left is one folder, and only you should delete it:"
 NOT_OURS = (
-    "Nothing was stopped: DATABASE_URL names a PostgreSQL that was not started here. Whoever runs it can stop it."
+    "Nothing was stopped: DATABASE_URL names a PostgreSQL that AgentFlow did not start. Stop it where it was started."
 )
 
 
 def clean_up(choice: Literal["keep", "pause", "delete"] = "keep") -> Notes:
-    """What was chosen is done, and said. Raises AgentFlowError for anything else, ServerError if it does not stop."""
+    """Does what was chosen and says so. Raises AgentFlowError for another choice, ServerError if PostgreSQL does not stop."""
     if choice not in ("keep", "pause", "delete"):
-        raise AgentFlowError(f'clean_up() knows "keep", "pause" and "delete", not {choice!r}. Nothing was done.')
+        raise AgentFlowError(f'clean_up() takes "keep", "pause" or "delete", not {choice!r}. Nothing was done.')
     if choice == "keep":
         return Notes([KEPT, "`agentflow stop` ends PostgreSQL later."])
     if not is_embedded():

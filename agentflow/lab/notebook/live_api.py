@@ -1,7 +1,4 @@
-"""The API, live for the length of a `with`: `agentflow api` in a process of its own, asked over HTTP from a cell.
-
-What lives here: starting it on a free port of 127.0.0.1, asking it, ending it. What does not: the API (`agentflow.api`).
-"""
+"""The real API inside a `with`: `agentflow api` in its own process, on a free port of 127.0.0.1, asked from a cell."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ from ...engine import Engine
 from ...errors import AgentFlowError
 from ..laboratory.processes import kill, start
 
-PATIENCE = 20.0  # seconds, for the process to start and for each answer
+WAIT_FOR_API = 20.0  # seconds, for the process to start and for each answer
 
 
 @dataclass(frozen=True)
 class Api:
-    """Where the API answers, and two verbs. What is not found or refused raises AgentFlowError with the API's sentence."""
+    """A running API, asked with two verbs. An answer of 400 or more raises AgentFlowError with the API's sentence."""
 
     url: str
 
@@ -38,32 +35,32 @@ class Api:
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Any = None) -> Any:
-        """The answer to this body, which is sent as JSON."""
+        """Sends the body as JSON. Returns the answer."""
         return self._ask("POST", path, None if body is None else json.dumps(body).encode())
 
     def post_together(self, *paths: str) -> list[Any]:
-        """The answers to requests that were sent at the same moment, in the order of the paths."""
+        """Sends one request to each path at the same moment. Returns the answers in the order of the paths."""
         with ThreadPoolExecutor(max(1, len(paths))) as executor:
             return list(executor.map(self.post, paths))
 
     def routes(self) -> list[str]:
-        """What can be asked, as the documentation at /docs lists it."""
+        """The routes, as the documentation at /docs lists them."""
         paths: dict[str, dict[str, Any]] = self.get("/openapi.json")["paths"]
         return [f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs]
 
     def _ask(self, verb: str, path: str, body: bytes | None) -> Any:
-        asked = Request(self.url + path, body, {"Content-Type": "application/json"}, method=verb)
+        request = Request(self.url + path, body, {"Content-Type": "application/json"}, method=verb)
         try:
-            with urlopen(asked, timeout=PATIENCE) as answer:
-                said = answer.read().decode()
-                return json.loads(said) if answer.headers.get_content_type() == "application/json" else said
+            with urlopen(request, timeout=WAIT_FOR_API) as answer:
+                text = answer.read().decode()
+                return json.loads(text) if answer.headers.get_content_type() == "application/json" else text
         except HTTPError as error:
             raise AgentFlowError(f"{verb} {path} was answered with {error.code}: {error.read().decode()}") from None
 
 
 @contextmanager
 def live_api(engine: Engine) -> Iterator[Api]:
-    """The API answers for this engine's laboratory meanwhile; afterwards its process and its port are gone.
+    """Runs the API for this engine's laboratory; ends its process and frees its port afterwards.
 
     Raises AgentFlowError if it does not start.
     """
@@ -80,9 +77,9 @@ def live_api(engine: Engine) -> Iterator[Api]:
 
 
 def _address(channel: Connection) -> str:
-    """Where the API says that it answers. Raises AgentFlowError if it says nothing."""
+    """The address that the API prints. Raises AgentFlowError if it prints none."""
     try:
-        if channel.poll(PATIENCE):
+        if channel.poll(WAIT_FOR_API):
             return str(json.loads(channel.recv())["url"])
     except EOFError:
         pass
@@ -90,15 +87,15 @@ def _address(channel: Connection) -> str:
 
 
 def _command(environment: Mapping[str, str], arguments: list[str], channel: Connection) -> None:
-    """This process is `agentflow` with these arguments, and what it prints goes into the channel."""
+    """Runs `agentflow` with these arguments in this process, and sends what it prints into the channel."""
     os.environ.update(environment)
     sys.argv = ["agentflow", *arguments]
-    sys.stdout = _Told(channel)
+    sys.stdout = _Sender(channel)
     runpy.run_module("agentflow", run_name="__main__")
 
 
-class _Told(io.TextIOBase):
-    """Standard output that is sent, a line at a time."""
+class _Sender(io.TextIOBase):
+    """Standard output that is sent into a channel, a line at a time."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel, self._line = channel, ""

@@ -11,13 +11,13 @@ from .tables import STYLE, Table
 
 
 def as_html(line: str) -> str:
-    """The sentence, escaped; what stands between backticks is code."""
+    """The sentence, escaped; text between backticks becomes code."""
     return re.sub(r"`([^`\s](?:[^`]*[^`\s])?)`", r"<code>\1</code>", html.escape(line))
 
 
 @dataclass(frozen=True)
 class Notes:
-    """Sentences, the first of them the one to see; perhaps a table below them."""
+    """Sentences, of which the first is shown in bold, with or without a table below them."""
 
     lines: Sequence[str]
     table: Table | None = None
@@ -28,7 +28,7 @@ class Notes:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """The sentences and the table, without style."""
+        """The sentences and the table, without the style sheet."""
         first, *others = [as_html(line) for line in self.lines] or [""]
         below = "".join(f"<p>{line}</p>" for line in others)
         return f"<p><b>{first}</b></p>{below}{self.table.to_html() if self.table is not None else ''}"

@@ -1,7 +1,4 @@
-"""Somebody else at the same rows: a query in a process of its own, and rows that another session holds locked.
-
-What lives here: that alone. What does not: queries in this process (`look`), processes that work (`lanes`, `race`).
-"""
+"""The same rows seen from elsewhere: a query in another process, and rows that another session holds locked."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from ..history.entries import Row
 from ..laboratory.processes import kill, start
 from .tables import Table, query
 
-PATIENCE = 30.0  # seconds
+WAIT_FOR_READER = 30.0  # seconds
 
 
 class SeenElsewhere(Table):
-    """Rows that another process read; `process` is its number in the operating system."""
+    """Rows that another process read; `process` is its process id."""
 
     def __init__(self, rows: Sequence[Row], columns: Sequence[str], process: int) -> None:
         super().__init__(rows, "read by another process", columns)
@@ -33,29 +30,29 @@ class SeenElsewhere(Table):
 
 
 def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
-    """What query() gives in a new process, which shares nothing with this one but the database.
+    """The rows of the query, read by a new process that shares only the database with this one.
 
-    Raises AgentFlowError if it could not be asked, with what PostgreSQL said.
+    Raises AgentFlowError, with what PostgreSQL said, if they could not be read.
     """
     here, there = Pipe(duplex=False)
     url = engine.database.url.render_as_string(hide_password=False)
     process = start(_ask, url, engine.database.schema, sql, there, name="reader")
     there.close()
     try:
-        answer = here.recv() if here.poll(PATIENCE) else "it did not answer in time"
+        answer = here.recv() if here.poll(WAIT_FOR_READER) else "it did not answer in time"
     except EOFError:
         answer = "it ended before it answered"
     finally:
         kill([process])
         here.close()
     if isinstance(answer, str):
-        raise AgentFlowError(f"Another process could not read that: {answer}. Run the cell again.")
+        raise AgentFlowError(f"The other process could not read that: {answer}. Run the cell again.")
     return SeenElsewhere(*answer)
 
 
 @contextmanager
 def locked(engine: Engine, *workflow_ids: str) -> Iterator[None]:
-    """Meanwhile another session holds the rows of these workflows locked, as a claim does until its commit."""
+    """Holds the rows of these workflows locked in another session, as a claim does until its commit."""
     sql = f"SELECT FROM {quoted(engine.database.schema)}.workflows WHERE id = ANY(:ids) FOR NO KEY UPDATE"
     holder = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
     with holder.begin() as connection:
@@ -64,7 +61,7 @@ def locked(engine: Engine, *workflow_ids: str) -> Iterator[None]:
 
 
 def _ask(url: str, schema: str, sql: str, channel: Connection) -> None:
-    """This process's answer: the rows, their columns and who read them, or a sentence."""
+    """Sends this process's answer: the rows, their columns and the reader's process id, or a sentence."""
     engine = Engine(Database(url, schema))
     try:
         rows = query(engine, sql)

@@ -1,8 +1,6 @@
-"""What the rows say, as small tables and sentences that are the same on every machine.
+"""Rows as small tables and sentences that are the same on every machine.
 
-What lives here: `query` (plain SQL, read only), `Table` (shown as HTML and as text), a `Snapshot` of one workflow with
-its world. What does not: buttons (`room`), judgement (`checks`), the words for an entry (`sentences`). Times,
-ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
+Times, ids of effects and the suffix that makes a worker's identity unique are left out: they differ from run to run.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class Table(list[dict[str, Any]]):
         return "\n".join(([self.caption] if self.caption else []) + drawn + ([] if self else ["(0 rows)"]))
 
     def to_html(self) -> str:
-        """The table alone, every value escaped."""
+        """The table without the style sheet, every value escaped."""
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.columns)
         lines = [[html.escape(shown(row.get(column))) for column in self.columns] for row in self]
@@ -68,11 +66,11 @@ class Table(list[dict[str, Any]]):
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a cell: NULL, text without quotes, anything else as JSON; at most 200 characters."""
+    """The text of a value in a cell: NULL, text without quotes, anything else as JSON; at most 200 characters."""
     if value is None:
         return "NULL"
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return said if len(said) <= 200 else said[:199] + "…"
+    written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return written if len(written) <= 200 else written[:199] + "…"
 
 
 def counted(number: int, one: str, more: str = "") -> str:
@@ -81,7 +79,7 @@ def counted(number: int, one: str, more: str = "") -> str:
 
 
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
-    """The rows of a SELECT, in which tables of the engine and of the world are named without a schema.
+    """Reads the rows of a SELECT, which names the tables of the engine and of the world without a schema.
 
     `binds` fill `:name`. The transaction is read only. Raises what SQLAlchemy raises for SQL that PostgreSQL refuses.
     """

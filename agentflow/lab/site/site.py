@@ -1,7 +1,7 @@
-"""The course as pages that open from the file system: `python -m agentflow.lab.site.site`, or `make site`.
+"""The course as pages that open from the file system: `python -m agentflow.lab.site`, or `make site`.
 
-What lives here: executed notebooks to HTML, each page whole in itself, so that nothing is fetched from anywhere; a policy in
-each page holds the browser to that. What does not: running notebooks. The pages show what a run showed when nobody answered.
+Executed notebooks become HTML. Each page is complete, so that nothing is fetched from anywhere, and a policy in it makes the
+browser keep to that. The pages show what a run showed when no question was answered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...errors import AgentFlowError
 from ..course.stages import COURSE
 
 NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
-# Nothing but what stands in the page itself: no script, no font, no picture from elsewhere.
+# Nothing but what the page itself holds: no script, no font, no picture from elsewhere.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 KINDS = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
@@ -37,7 +37,7 @@ PROMISE = (
 
 @dataclass(frozen=True)
 class Page:
-    """One stage of the site: its name, its title, what stands on it, and what the index says of it."""
+    """One page of the site: its name, title and content, and what the index says about it."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Page:
 
 
 def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
-    """The site of these executed notebooks lies in `place`, and no other page does; the files, the index first.
+    """Writes the site of these executed notebooks into `place` and deletes other pages there. Returns the files, the index first.
 
     Raises AgentFlowError for a notebook that was not executed, or a picture that would have to be fetched.
     """
@@ -79,28 +79,28 @@ def _page(path: Path, names: Sequence[str]) -> Page:
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     if unexecuted := next((cell for cell in code if cell.execution_count is None), None):
         raise AgentFlowError(
-            f"{path} was not executed to its end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
+            f"{path} was not executed to the end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
             "JupyterLab, choose Run > Run All Cells, save it, and build again."
         )
     seen: set[str] = set()
     parts = [_once(_cell(cell, path), seen) for cell in notebook.cells]
     body = _with_own_links("\n".join(parts), names)
-    told = next((stage for stage in COURSE if stage.name == path.stem), None)
-    if told is None:
+    stage = next((stage for stage in COURSE if stage.name == path.stem), None)
+    if stage is None:
         heading = re.search(r"^# (.+)$", "\n".join(cell.source for cell in notebook.cells), re.MULTILINE)
         return Page(path.stem, heading[1] if heading else path.stem, body)
-    note = f"{told.minutes} minutes{', on the fast track' if told.fast else ''}"
-    return Page(path.stem, told.title, body, told.goal, note)
+    note = f"{stage.minutes} minutes{', on the fast track' if stage.fast else ''}"
+    return Page(path.stem, stage.title, body, stage.goal, note)
 
 
 # -- cells ---------------------------------------------------------------------------------------------------------------
 
 
 class _Prose(IPythonRenderer):
-    """Jupyter's own, with headings that links find as in JupyterLab (`#The-gap`), and without a sign behind each."""
+    """Jupyter's renderer, with headings that links find as in JupyterLab (`#The-gap`), and without a pilcrow after each."""
 
     def heading(self, text: str, level: int, **_: Any) -> str:
-        """The heading, which has an id."""
+        """The heading, with an id."""
         name = html.escape(html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-"))
         return f'<h{level} id="{name}">{text}</h{level}>'
 
@@ -138,7 +138,7 @@ def _coloured(source: str) -> str:
 
 
 def _once(text: str, seen: set[str]) -> str:
-    """The text without style sheets that stand in the page already."""
+    """The text without the style sheets that the page has already."""
 
     def keep(found: re.Match[str]) -> str:
         first = found.group() not in seen
@@ -149,7 +149,7 @@ def _once(text: str, seen: set[str]) -> str:
 
 
 def _with_pictures(text: str, path: Path) -> str:
-    """The text with each picture of the file system inside it. Raises AgentFlowError for one of elsewhere."""
+    """The text with each picture of the file system inside it. Raises AgentFlowError for a picture from elsewhere."""
 
     def inside(found: re.Match[str]) -> str:
         source = found[2]
@@ -158,7 +158,7 @@ def _with_pictures(text: str, path: Path) -> str:
         file = path.parent / source
         if ":" in source or source.startswith("//") or not file.is_file():
             raise AgentFlowError(
-                f"{path} shows the picture {source!r}, which is no file beside it. Put it there, or draw it."
+                f"{path} shows the picture {source!r}, and there is no such file beside it. Put it there, or draw it."
             )
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         return f"{found[1]}data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}{found[3]}"
@@ -167,7 +167,7 @@ def _with_pictures(text: str, path: Path) -> str:
 
 
 def _with_own_links(text: str, names: Sequence[str]) -> str:
-    """The text whose links to notebooks lead to pages; a link to a file that is no page leads nowhere."""
+    """The text with links to pages in place of links to notebooks; a link to a file without a page is removed."""
 
     def lead(found: re.Match[str]) -> str:
         target = found[2]
@@ -194,7 +194,7 @@ def _index(pages: Sequence[Page]) -> str:
 
 
 def _line(page: Page) -> str:
-    """The stage as it stands in the index."""
+    """The line of this page in the index."""
     link = f'<a href="{page.name}.html">{page.name[:2]} · {html.escape(page.title)}</a>'
     about = f'<br>{html.escape(page.about)}<br><span class="mute">{html.escape(page.note)}</span>' if page.about else ""
     return f"<li>{link}{about}</li>"
@@ -230,9 +230,9 @@ def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -
 
 
 def main() -> str:
-    """The whole course is a site; what there is to say about that."""
+    """Builds the site of the whole course. Returns a sentence that says where it is."""
     paths = sorted(NOTEBOOKS.glob("*.ipynb"))
     if not paths:
-        raise AgentFlowError("there is no notebooks/*.ipynb here: run `make site` in the project's folder.")
+        raise AgentFlowError("There is no notebooks/*.ipynb here. Run `make site` in the project's folder.")
     written = build(paths)
     return f"{len(written)} pages. Open {written[0]} in a browser; no network is needed."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -32,6 +33,11 @@ def end_with(code: int) -> None:
 def gone(pid: int) -> bool:
     """No process has this id, not even a dead one that nobody reaped."""
     return not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize("module", processes.PRELOADED)
+def test_each_module_that_the_fork_server_imports_exists(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
 
 
 def test_a_killed_process_is_reaped() -> None:

@@ -28,7 +28,7 @@ def test_another_process_sees_what_was_committed_and_nothing_that_was_not(engine
 
 def test_what_postgresql_says_of_a_bad_query_is_told(engine: Engine) -> None:
     with pytest.raises(
-        AgentFlowError, match=r"Another process could not read that: .*column .*nothing.* does not exist"
+        AgentFlowError, match=r"The other process could not read that: .*column .*nothing.* does not exist"
     ):
         query_elsewhere(engine, "SELECT nothing FROM workflows")
 

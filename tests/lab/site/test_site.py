@@ -169,7 +169,7 @@ def test_a_picture_from_elsewhere_is_refused(source: str, tmp_path: Path) -> Non
 
 def test_a_notebook_that_was_not_executed_is_refused(tmp_path: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), tmp_path / "x.ipynb")
-    with pytest.raises(AgentFlowError, match="was not executed to its end: the cell `1` never ran"):
+    with pytest.raises(AgentFlowError, match="was not executed to the end: the cell `1` never ran"):
         build([tmp_path / "x.ipynb"], tmp_path / "site")
 
 

@@ -26,7 +26,7 @@ def settings(give: Callable[[], Any]) -> str:
     if missing := [name for name in SCENARIOS if name not in found]:
         raise CheckFailed(f"{wanted} Yours has none for {', '.join(missing)}.")
     if unknown := [str(name) for name in found if name not in SCENARIOS]:
-        raise CheckFailed(f"{wanted} Yours has one more, for {shown(', '.join(unknown))}.")
+        raise CheckFailed(f"{wanted} Yours also has one for {shown(', '.join(unknown))}.")
     for name, policy in found.items():
         if not isinstance(policy, Policy):
             raise CheckFailed(f"{name}: {shown(str(policy))} is {a_kind(policy)}. Return Policy(...).")
@@ -34,11 +34,13 @@ def settings(give: Callable[[], Any]) -> str:
     _chat(found["chat"].lease_seconds)
     _video(found["video"].lease_seconds)
     _rates(found["rates"])
-    return "Solved: deaths are noticed in time, nobody alive is robbed, and the last attempt comes neither too soon nor too late."
+    return (
+        "Solved: deaths are noticed in time, no living worker is robbed, and the last attempt comes at the right time."
+    )
 
 
 def _numbers(name: str, policy: Policy) -> None:
-    """What is judged here are numbers that a worker could use. Raises CheckFailed."""
+    """The settings that are judged are numbers that a worker could use. Raises CheckFailed."""
     for field in ("lease_seconds", "first_delay", "max_delay"):
         found = getattr(policy, field)
         if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < LONGEST:
@@ -54,8 +56,8 @@ def _numbers(name: str, policy: Policy) -> None:
 def _chat(lease: float) -> None:
     if lease + POLL > 15:
         raise CheckFailed(
-            f"chat: a lease of {lease:g} s. A death is noticed by the first poll after it ends, so up to {lease + POLL:g} s "
-            "later, and 15 s is the most."
+            f"chat: a lease of {lease:g} s. A death is noticed by the first poll after the lease ends, so up to "
+            f"{lease + POLL:g} s later, and 15 s is the limit."
         )
     if lease * 2 / 3 <= 2:
         raise CheckFailed(
@@ -77,7 +79,7 @@ def _video(lease: float) -> None:
 
 
 def _rates(policy: Policy) -> None:
-    """Waiting between the attempts, without and with all the jitter that delay() may add."""
+    """All the waiting lasts longer than the outage and less than a day, whatever jitter delay() adds. Raises CheckFailed."""
     delays = [min(policy.max_delay, policy.first_delay * 2 ** min(n, 30)) for n in range(policy.max_attempts - 1)]
     shortest, longest = sum(delays), sum(delays) * 1.25
     if shortest < HOUR:

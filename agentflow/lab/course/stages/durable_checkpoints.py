@@ -26,12 +26,12 @@ def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
     killed = run.entries("worker_killed")
     if not killed:
         raise CheckFailed(
-            f"Nobody is killed in your schedule: its history has {len(run.history)} entries, and no kill."
+            f"No worker is killed in your schedule: its history has {len(run.history)} entries, and no kill."
         )
     _in_the_right_place(killed[0]["n"], str(killed[0]["subject"]), run)
     _finished(run)
     _computed_once(run)
-    return "Solved: plan was computed once, by a worker that was not there any more when it was used."
+    return "Solved: plan was computed once, by a worker that was dead when the plan was used."
 
 
 def _in_the_right_place(entry: int, place: str, run: Tried) -> None:

@@ -43,7 +43,7 @@ def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
 
 
 def _tell(raised: list[Exception]) -> None:
-    """The function raised nothing of its own. Raises CheckFailed with its first error, or NotImplementedError of a stub."""
+    """Raises CheckFailed with the function's first own error, or the NotImplementedError of a stub; nothing if it raised none."""
 
     def again() -> None:
         raise raised[0]
@@ -63,7 +63,7 @@ def _judged(found: Exploration) -> str:
         )
     if not doubled:
         first = found.findings[0]
-        raise CheckFailed(f"Broken, but in another way, after {first.moves} moves ({first.line}): {first.sentence}")
+        raise CheckFailed(f"Broken, but in a different way, after {first.moves} moves ({first.line}): {first.sentence}")
     if "expire" not in doubled[0].line and "!" not in doubled[0].line:
         raise CheckFailed(
             f"The effect is doubled without any fault, by {doubled[0].line}: the first test would catch that."

@@ -72,7 +72,7 @@ def guard(where: Callable[[], Any], engine: Engine) -> str:
         own.close()
         with database.alchemy.execution_options(isolation_level="READ COMMITTED").connect() as connection:
             _judge(connection, database.schema, condition)
-    return "Solved: the holder may write, and nobody else: no namesake, no stranger, nobody whose lease has ended."
+    return "Solved: the holder may write, and nobody else: no namesake, no stranger, no worker whose lease has ended."
 
 
 def _condition(found: Any) -> str:
@@ -84,7 +84,7 @@ def _condition(found: Any) -> str:
     if not isinstance(found, str):
         raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. Return the condition as a text.")
     if ";" in found:
-        raise CheckFailed("Leave the semicolon out: the check puts your condition behind UPDATE workflows ... WHERE.")
+        raise CheckFailed("Leave the semicolon out: the check puts your condition after UPDATE workflows ... WHERE.")
     return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
 
 
@@ -111,7 +111,7 @@ def _late(condition: str) -> str:
 
 
 def _written(connection: Connection, schema: str, sets: str, condition: str) -> list[str]:
-    """Which rows a write with this guard reaches, when both rows stand like that; everything is rolled back."""
+    """Which rows a write with this guard reaches, when both rows are set like that; everything is rolled back."""
     try:
         connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}"))
         connection.execute(text(f"UPDATE workflows SET {sets}"))
@@ -120,21 +120,21 @@ def _written(connection: Connection, schema: str, sets: str, condition: str) -> 
         )
         return sorted(row.id for row in rows)
     except DBAPIError as error:
-        said = str(error.orig).splitlines()[0]
-        raise CheckFailed(f"PostgreSQL does not understand your condition: {said}. {_hint(said)}".strip()) from None
+        why = str(error.orig).splitlines()[0]
+        raise CheckFailed(f"PostgreSQL does not understand your condition: {why}. {_hint(why)}".strip()) from None
     except (StatementError, ArgumentError) as error:
-        said = str(error).splitlines()[0]
+        why = str(error).splitlines()[0]
         raise CheckFailed(
-            f"Your condition names a value that is not there: {said}. There are :id, :worker, :token."
+            f"Your condition names a value that does not exist: {why}. Use :id, :worker, :token."
         ) from None
     finally:
         connection.rollback()
 
 
-def _hint(said: str) -> str:
-    if "column" in said and "does not exist" in said:
+def _hint(why: str) -> str:
+    if "column" in why and "does not exist" in why:
         return "The columns are id, lease_owner, fence_token, lease_expires_at; the values :id, :worker, :token."
-    return "It stands behind WHERE, with AND between its parts."
+    return "It follows WHERE, with AND between its parts."
 
 
 OUTLINE = Outline(

@@ -41,7 +41,7 @@ SITUATIONS = (
     ("without=idempotency_key A*5 A! expire B*2 B! expire C*", "three effects of one planned action", 2,
      "All three rows are of request-1 and resolve-account: one was planned, and two are beyond it."),
 )  # fmt: skip
-"""Schedule, what the world then holds, how many duplicates that is, and what a wrong number forgets."""
+"""Schedule, what the world then holds, how many duplicates that is, and what a wrong number overlooks."""
 
 
 class _WithoutFigures(Engine):
@@ -50,15 +50,15 @@ class _WithoutFigures(Engine):
     def reliability_metrics(self) -> NoReturn:
         """Nothing. Raises AgentFlowError."""
         raise AgentFlowError(
-            "this engine has no reliability_metrics(), as that is the query to be written here. Ask tool_ledger with "
-            "query(engine, ...)"
+            "This engine has no reliability_metrics(), because that is the query to be written here. Ask tool_ledger with "
+            "query(engine, ...)."
         )
 
 
 def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
-    """`count(engine)` sees duplicates under any key, and no other thing. Raises CheckFailed.
+    """`count(engine)` counts duplicates under any key, and nothing else. Raises CheckFailed.
 
-    It is tried on histories in a laboratory of the judge's own, so the rows of the lesson stay as they are.
+    It is tried on histories in another laboratory, so the rows of the lesson stay as they are.
     """
     _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
     where = engine.database.url.render_as_string(hide_password=False)
@@ -85,17 +85,15 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
 
 
 def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: str, right: int, hint: str) -> None:
-    """The function says the right number. Raises CheckFailed, with what it forgets."""
+    """The function returns the right number. Raises CheckFailed, with what it overlooks."""
     found = _number(count, engine, where)
     if found != right:
-        told = (
-            f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function says {found}, and {right} is right."
-        )
-        raise CheckFailed(f"{told} {hint}")
+        wrong = f"{where[0].upper()}{where[1:]} the world holds {holds}. Your function returns {found}, and {right} is right."
+        raise CheckFailed(f"{wrong} {hint}")
 
 
 def _number(count: Callable[[Engine], Any], engine: Engine, where: str) -> int:
-    """What the function says, as a number. Raises CheckFailed for anything else."""
+    """The number that the function returns. Raises CheckFailed for anything else."""
     found = answer_of(lambda: count(engine), where)
     if isinstance(found, Decimal) and found == found.to_integral_value():
         found = int(found)  # what PostgreSQL's sum() gives

@@ -24,7 +24,7 @@ def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
     if not broke.sentence:
         raise CheckFailed(
             f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
-            "harmed. What does the real engine stop, and this one not? Make just that happen."
+            "harmed. What does the real engine stop that this one does not? Make exactly that happen."
         )
     _only_this_engine(url, schedule)
     why = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
@@ -41,7 +41,7 @@ def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     """The learner's moves on the mission's engine. Raises CheckFailed for anything that is not a line of moves."""
     schedule = schedule_of(line)
     if schedule.setting not in (Setting(), mission.setting):
-        raise CheckFailed(f"The mission brings its engine ({mission.setting}). Write moves only, such as 'A* B*'.")
+        raise CheckFailed(f"The mission sets the engine ({mission.setting}). Write moves only, such as 'A* B*'.")
     return replace(schedule, setting=mission.setting)
 
 

@@ -19,7 +19,7 @@ DOUBLED = "a workflow whose effect was doubled on purpose"
 
 
 def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
-    """`count(engine, workflow_id)` says how many effects the world holds, also 0, and also 2. Raises CheckFailed."""
+    """`count(engine, workflow_id)` returns how many effects the world holds, also 0, and also 2. Raises CheckFailed."""
     rows = effects_of(engine, "request-1")
     if not rows:
         raise CheckFailed("tool_ledger has no effect of request-1 yet. Run the cells above, then this one.")
@@ -35,7 +35,7 @@ def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
 
 
 def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) -> None:
-    """The function is right about three workflows. Raises CheckFailed with the mistake that its numbers look like."""
+    """The function is right about three workflows. Raises CheckFailed with the mistake that its numbers suggest."""
     rows = effects_of(engine, "request-1")
     one, two = _plain(count, engine, "request-1"), _plain(count, engine, doubled, DOUBLED)
     try:
@@ -44,21 +44,21 @@ def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) 
         none = failed  # to be said last: another mistake may explain it
     if one == two == none:
         raise CheckFailed(
-            f"Your function says {one} for request-1, for {DOUBLED}, and for {UNKNOWN}. They have {len(rows)}, 2 and 0 rows "
+            f"Your function returns {one} for request-1, for {DOUBLED}, and for {UNKNOWN}. They have {len(rows)}, 2 and 0 rows "
             "in tool_ledger: your number does not depend on workflow_id."
         )
     if one != len(rows):
         calls = sum(row["attempts"] for row in rows)
         called = ", whose attempts are your number: the calls of the tool" if one == calls else ""
         raise CheckFailed(
-            f"Your function says {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} of it{called}."
+            f"Your function returns {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} of it{called}."
         )
     if two != 2:
-        raise CheckFailed(f"Your function says {two} for {DOUBLED}, and tool_ledger has 2 rows of it.")
+        raise CheckFailed(f"Your function returns {two} for {DOUBLED}, and tool_ledger has 2 rows of it.")
     if isinstance(none, CheckFailed):
         raise none
     if none != 0:
-        raise CheckFailed(f"Your function says {none} for {UNKNOWN}, and tool_ledger has no row of it.")
+        raise CheckFailed(f"Your function returns {none} for {UNKNOWN}, and tool_ledger has no row of it.")
 
 
 def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str, who: str = "") -> int:
@@ -77,14 +77,14 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
             if who == UNKNOWN
             else "does it end with `return`?"
         )
-        raise CheckFailed(f"Your function says nothing (None) for {who}: {hint}")
+        raise CheckFailed(f"Your function returns nothing (None) for {who}: {hint}")
     if isinstance(found, list | dict):
         raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")
     raise CheckFailed(f"Your function returns {a_kind(found)} for {who}, {shown(found)}. Return a whole number.")
 
 
 def _take_back(engine: Engine, workflow_id: str) -> None:
-    """The world has no row of this made-up workflow, so that the figures stay those of the lesson."""
+    """Deletes the world's rows of this made-up workflow, so that the figures stay those of the lesson."""
     with engine.database.alchemy.begin() as connection:
         for table in (tool_attempts, tool_ledger):
             connection.execute(table.delete().where(table.c.workflow_id == workflow_id))

@@ -35,15 +35,15 @@ sys.stdout.buffer.write(b"answer" + pickle.dumps(answer))
 
 def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
     """`make(workflow_id, action)` gives the same key for the same action, and another for any other. Raises CheckFailed."""
-    carried = _carried(make, WORKFLOWS[0], ACTIONS[0])  # before a call here can leave anything in a cache of its own
-    for told in product(WORKFLOWS, ACTIONS):
-        _same_again(make, *told)
+    carried = _carried(make, WORKFLOWS[0], ACTIONS[0])  # before a call here can leave anything in its cache
+    for workflow, action in product(WORKFLOWS, ACTIONS):
+        _same_again(make, workflow, action)
     here = _key(make, WORKFLOWS[0], ACTIONS[0])
     there = _elsewhere(carried)
     if there is not None and there != here:
         raise CheckFailed(
             f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
-            "another key. (What a process remembers or is given, such as the seed of Python's hash(), another one has not.)"
+            "another key. (What one process remembers or is given, such as the seed of Python's hash(), another does not have.)"
         )
     where = engine.database.url.render_as_string(hide_password=False)
     with own_schema(where, new_name("key_for")) as database:
@@ -85,8 +85,8 @@ def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> 
             "it counts to another number."
         )
     raise CheckFailed(
-        f"The first call gets the key {shown(first)}, the retry {shown(again)}: made up anew, so the tool cannot know "
-        "that it was asked before."
+        f"The first call gets the key {shown(first)}, the retry {shown(again)}: made up anew, so the tool cannot "
+        "know that it was asked before."
     )
 
 
@@ -103,14 +103,14 @@ def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
 
 
 def _of_the_clock(key: str) -> str:
-    """What of the key is today's date or the time in seconds, if anything is."""
+    """The part of the key that is today's date or the time in seconds; empty if there is none."""
     today = datetime.date.today()
-    told = (f"{today:%Y-%m-%d}", f"{today:%Y%m%d}", str(int(time.time()))[:7])
-    return next((one for one in told if one in key), "")
+    clocks = (f"{today:%Y-%m-%d}", f"{today:%Y%m%d}", str(int(time.time()))[:7])
+    return next((one for one in clocks if one in key), "")
 
 
 def _carried(make: Callable[[str, str], Any], workflow: str, action: str) -> bytes | None:
-    """The function as it stands, with what it names and what it will be asked; None if it cannot be carried anywhere."""
+    """The function with what it names and its arguments, as bytes for another process; None if it cannot be sent."""
     try:
         around = {name: make.__globals__[name] for name in make.__code__.co_names if name in make.__globals__}
         modules = {name: one.__name__ for name, one in around.items() if isinstance(one, ModuleType)}
@@ -121,7 +121,7 @@ def _carried(make: Callable[[str, str], Any], workflow: str, action: str) -> byt
 
 
 def _elsewhere(carried: bytes | None) -> str | None:
-    """The key that the carried function gives in another process; None if it gives none there."""
+    """The key that the function returns in another process; None if it does not return one there."""
     if carried is None:
         return None
     try:

@@ -22,7 +22,7 @@ PAID, BACK = ("charge", "ship"), ("charge", "refund")
 def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
     """`workflow(run, item)` charges, then ships, and refunds if shipping is refused, wherever a worker dies.
 
-    It runs on PostgreSQL, in a laboratory of the judge's own near `engine`. Raises CheckFailed.
+    It runs in another schema on the server of `engine`. Raises CheckFailed.
     """
     where = engine.database.url.render_as_string(hide_password=False)
     with own_schema(where, new_name("exercise")) as database:
@@ -58,18 +58,18 @@ def _ended_well(row: Row, case: str) -> None:
         raise NotImplementedError
     if error.get("type") == "StepFailed":
         raise CheckFailed(
-            f"When {case}, your workflow failed: the refusal is raised as StepFailed, and nobody caught it. The customer has "
+            f"When {case}, your workflow failed: the refusal is raised as StepFailed, and nothing caught it. The customer has "
             "paid for nothing. Look at the line that asks for the shipping: what happens after it raises?"
         )
     if error.get("type") == "DeterminismError":
         raise CheckFailed(
-            f"When {case}, the next worker asked for something else than what was recorded: {error['message'].split('. ')[0]}. "
+            f"When {case}, the next worker asked for something other than what was recorded: {error['message'].split('. ')[0]}. "
             "Keys must be the same in every run of one order."
         )
     if error:
         raise CheckFailed(f"When {case}, your workflow failed: {error['type']}: {error['message']}")
     if row["status"] != "completed":
-        raise CheckFailed(f"When {case}, your workflow is left {row['status']}. It must come to its end by itself.")
+        raise CheckFailed(f"When {case}, your workflow is left {row['status']}. It must reach its end without help.")
 
 
 def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[str, ...]) -> None:
@@ -100,9 +100,9 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
         raise CheckFailed(
             f"When {case}, the world holds {', '.join(effects)}, and it should hold {', '.join(wanted)}. "
             + (
-                "Who has the lamp is not refunded: where does your function go on after the shipping?"
+                "A customer who has the lamp gets no refund: where does your function go on after the shipping?"
                 if wanted == PAID
-                else "Who was charged and got nothing is refunded."
+                else "A customer who was charged and got nothing gets a refund."
             )
         )
 
