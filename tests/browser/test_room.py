@@ -21,8 +21,7 @@ from tests.support.helpers import eventually
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 FIRST = """\
-from agentflow.lab.laboratory import fresh_laboratory
-from agentflow.lab.room import control_room
+from agentflow.lab import control_room, fresh_laboratory
 engine = fresh_laboratory("{}")"""
 SECOND = """\
 room = control_room(engine)

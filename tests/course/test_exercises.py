@@ -14,7 +14,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.course import stages
 from agentflow.lab.course.checks import CheckFailed
-from agentflow.lab.course.judging import NOT_SOLVED, asked, judged
+from agentflow.lab.course.judging import NOT_SOLVED, answer_of, judged
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.notebook.tables import query
 from agentflow.lab.schedule.stepper import Stepper
@@ -41,7 +41,7 @@ def test_what_is_no_function_is_told_as_that(given: Any, kind: str) -> None:
 
 def test_only_a_step_that_was_given_a_value_is_told_of_lambda() -> None:
     with pytest.raises(CheckFailed, match=r"'int' object is not callable, at `.*`\.$"):
-        judged(lambda function: str(asked("when called", function)), lambda: ONE())
+        judged(lambda function: str(answer_of(function, "when called")), lambda: ONE())
 
 
 def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_are_not(engine: Engine) -> None:
@@ -75,18 +75,18 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         return query(engine, counted, id=workflow_id)[0]["n"]
 
     hints: list[tuple[Callable[[Engine, str], Any], str]] = [
-        (each_call, "says 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
-        (summed, "says 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
-        (lambda _e, _w: 1, "says 1 for request-1, for a workflow whose effect was doubled"),
-        (lambda _e, _w: 2, "says 2 for request-1, for a workflow whose effect was doubled"),
+        (each_call, "returns 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
+        (summed, "returns 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
+        (lambda _e, _w: 1, "returns 1 for request-1, for a workflow whose effect was doubled"),
+        (lambda _e, _w: 2, "returns 2 for request-1, for a workflow whose effect was doubled"),
         (
             everything,
-            "says 3 for .*They have 1, 2 and 0 rows in tool_ledger: your number does not depend on workflow_id",
+            "returns 3 for .*They have 1, 2 and 0 rows in tool_ledger: your number does not depend on workflow_id",
         ),
-        (first_row, "says 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it"),
+        (first_row, "returns 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it"),
         (
             lambda _e, w: 1 if w == "request-1" else 2 if w.startswith("doubled") else 0,
-            "says 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it",
+            "returns 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it",
         ),
         (lambda _e, _w: sys.exit(), "raised SystemExit for request-1, at `.*`.$"),
         (lambda _e, _w: None, "does it end with `return`"),

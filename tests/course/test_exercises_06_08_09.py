@@ -183,7 +183,7 @@ COUNTER = itertools.count()
             lambda run, item: shop(run, item, refunds="always"),
             "and it should hold charge, ship. A customer who has the lamp gets no refund",
         ),
-        (lambda run, item: shop(run, item, refunds="never"), "Who was charged and got nothing is refunded."),
+        (lambda run, item: shop(run, item, refunds="never"), "A customer who was charged and got nothing gets a refund."),
         (lambda run, item: shop(run, item, first="ship"), "The shop was first asked to ship. Charge first"),
         (
             lambda run, item: shop(run, item, keys=lambda a: f"{a}-{next(COUNTER)}"),
@@ -222,7 +222,7 @@ def with_(**changes: Policy) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed by the first poll after it ends"),
+        (with_(chat=Policy()), "chat: a lease of 30 s. A death is noticed by the first poll after the lease ends"),
         (with_(chat=Policy(lease_seconds=14.9)), "so up to 15.9 s later, and 15 s is the limit."),
         (
             with_(chat=Policy(lease_seconds=3)),

@@ -55,7 +55,7 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, _a: f"{w}-{time.time()}", "holds the clock"),
     (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
     (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
-    (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What a process remembers"),
+    (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What one process remembers"),
     (lambda w, a: f"{w}\0{a}", "PostgreSQL text fields cannot contain NUL"),
     (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
     (

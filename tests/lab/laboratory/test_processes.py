@@ -67,8 +67,8 @@ def test_ended_gives_those_that_ended_with_their_exit_code() -> None:
 
 PARENT = """
 import os, sys, threading
-from agentflow.lab import processes
-from tests.test_processes import stay
+from agentflow.lab.laboratory import processes
+from tests.lab.laboratory.test_processes import stay
 if __name__ == "__main__":
     started = [processes.start(stay, "!") for _ in range(3)]
     print("", *[process.pid for process in started], flush=True)

@@ -163,7 +163,7 @@ def test_building_again_leaves_no_page_of_a_notebook_that_is_gone(site: list[Pat
 def test_a_picture_from_elsewhere_is_refused(source: str, tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(f"# X\n\n![a picture]({source})")])
     nbformat.write(notebook, tmp_path / "x.ipynb")
-    with pytest.raises(AgentFlowError, match="no file beside it"):
+    with pytest.raises(AgentFlowError, match="no such file beside it"):
         build([tmp_path / "x.ipynb"], tmp_path / "site")
 
 
