@@ -39,34 +39,22 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "broken.catalogue": "GUARDS",
-    "course.mission": "draw",
-    "crashes.atlas": "atlas",
-    "crashes.atlas_result": "BOUNDARIES GUARD_SETS",
-    "crashes.atlas_view": "AtlasView",
-    "crashes.soak": "soak",
-    "explorer.explore": "explore",
-    "isolation.pair_matrix": "pair_matrix",
+    "broken.catalogue": "GUARDS", "course.mission": "draw", "crashes.atlas": "atlas",
+    "crashes.atlas_result": "BOUNDARIES GUARD_SETS", "crashes.atlas_view": "AtlasView", "crashes.soak": "soak",
+    "explorer.explore": "explore", "isolation.pair_matrix": "pair_matrix",
     "laboratory.laboratory": "PATIENT doctor fresh_laboratory server_of_its_own support_requests",
-    "notebook.clean_up": "clean_up",
-    "notebook.live_api": "live_api",
-    "notebook.other_process": "locked query_elsewhere",
-    "notebook.tables": "Table query snapshot",
-    "pictures.timeline": "timeline",
-    "plots.frames": "recoveries_frame",
-    "plots.plots": "recovery_latency",
-    "race.race": "compare_claims",
-    "room.widget": "control_room",
-    "schedule.stepper": "Stepper",
-    "verify.invariants": "INVARIANTS",
-}
-_MODULES = {"course": "course", "checks": "course.checks"}
-"""Names that are modules. `course` is a package too: Python gives the package once it was imported, so it is that always."""
+    "notebook.clean_up": "clean_up", "notebook.live_api": "live_api", "notebook.other_process": "locked query_elsewhere",
+    "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline", "plots.frames": "recoveries_frame",
+    "plots.plots": "recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
+    "schedule.stepper": "Stepper", "verify.invariants": "INVARIANTS",
+}  # fmt: skip
+# Two names are modules. `course` is also a package, which Python gives once it was imported, so it is the package always.
+_MODULES = {"course": ".course", "checks": ".course.checks"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f".{_MODULES[name]}", __name__)
+        return import_module(_MODULES[name], __name__)
     home = next((home for home, names in _HOMES.items() if name in names.split()), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

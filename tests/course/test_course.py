@@ -25,7 +25,7 @@ from agentflow.lab import course
 from agentflow.lab.course import prompts as ask
 from agentflow.lab.course import record, stages
 from agentflow.lab.course.judging import NOT_SOLVED
-from agentflow.lab.course.lesson import FIRST, LATE, Lesson
+from agentflow.lab.course.lesson import LATE, STAYS, Lesson
 from agentflow.lab.course.outline import MAX_HINTS, Exercise, Option, Outline, Question
 from agentflow.lab.course.record import (
     PASSED,
@@ -134,7 +134,7 @@ def test_the_right_answer_is_recognised(stage: Lesson) -> None:
 
 def test_the_first_answer_stays(stage: Lesson, kept: Record) -> None:
     stage.predict(ASKED, answer=2, sure="certain")
-    assert FIRST in shown(stage.predict(ASKED, answer=3, sure="certain"))
+    assert STAYS in shown(stage.predict(ASKED, answer=3, sure="certain"))
     assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 2, "sure": "certain"}
 
 
@@ -143,7 +143,7 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Lesson, kept: Record,
     stage.predict(ASKED, answer=before)
     stage.reveal(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
-    assert (f"{LATE} {ask.CLOSED} {ask.AGAIN}" if before is None else FIRST) in said
+    assert (f"{LATE} {ask.CLOSED} {ask.AGAIN}" if before is None else STAYS) in said
     answer = kept.read(f"{START}:1").answer(ASKED)
     assert answer == (None if before is None else {"answer": 2, "sure": "guess"})
     assert "predicted it" not in shown(stage.reveal(ASKED))
@@ -535,7 +535,7 @@ def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: L
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     asked._buttons[2].click()
-    assert ask.CHOOSE in asked._standing.value
+    assert ask.CHOOSE_FIRST in asked._standing.value
     asked._options.value = 2
     for _ in range(5):
         asked._buttons[2].click()

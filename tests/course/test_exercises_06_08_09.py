@@ -183,7 +183,10 @@ COUNTER = itertools.count()
             lambda run, item: shop(run, item, refunds="always"),
             "and it should hold charge, ship. A customer who has the lamp gets no refund",
         ),
-        (lambda run, item: shop(run, item, refunds="never"), "A customer who was charged and got nothing gets a refund."),
+        (
+            lambda run, item: shop(run, item, refunds="never"),
+            "A customer who was charged and got nothing gets a refund.",
+        ),
         (lambda run, item: shop(run, item, first="ship"), "The shop was first asked to ship. Charge first"),
         (
             lambda run, item: shop(run, item, keys=lambda a: f"{a}-{next(COUNTER)}"),

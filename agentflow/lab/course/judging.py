@@ -29,15 +29,9 @@ from .checks import CheckFailed
 
 NOT_SOLVED = "Not solved yet: replace the body of the function, run the cell, then this one again."
 RUN = str(Path(run.__file__).resolve())
-KINDS = {
-    "NoneType": "nothing",
-    "Table": "a list of rows",
-    "list": "a list",
-    "dict": "a row",
-    "str": "a text",
-    "bool": "a bool",
-    "int": "a number",
-}
+IN_WORDS = {
+    "NoneType": "nothing", "Table": "a list of rows", "list": "a list", "dict": "a row", "str": "a text", "int": "a number",
+}  # fmt: skip
 
 
 def judged(judge: Callable[..., str], *arguments: Any) -> str:
@@ -91,7 +85,7 @@ def is_number(value: Any) -> bool:
 
 def a_kind(value: Any) -> str:
     """What kind of value this is, in words: `a list of rows`, `a text`."""
-    return KINDS.get(type(value).__name__, f"a {type(value).__name__}")
+    return IN_WORDS.get(type(value).__name__, f"a {type(value).__name__}")
 
 
 # -- the learner's schedule --------------------------------------------------------------------------------------------

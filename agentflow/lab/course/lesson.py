@@ -21,7 +21,7 @@ from .prompts import AGAIN, Hints, Prompt
 from .record import PASSED, SOLVED, Record, StageRecord, predicted, the_record
 
 LATE = "Too late: the answer has been revealed, so this one was not recorded."
-FIRST = "Your first answer stays."
+STAYS = "Your first answer stays."
 
 
 def stage(name: str) -> Lesson:
@@ -86,7 +86,7 @@ class Lesson:
             return self._record.trouble
         if kept.answer(name) == given:
             return ""
-        return FIRST if kept.answer(name) else LATE
+        return STAYS if kept.answer(name) else LATE
 
     def reveal(self, name: str) -> Notes:
         """Shows the right answer beside the predicted one and the idea behind it; from now on no answer counts."""

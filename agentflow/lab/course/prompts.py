@@ -17,7 +17,7 @@ from .outline import SURE, Exercise, Question
 from .record import SOLVED, Kept, StageRecord
 
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
-CHOOSE = "Choose an option first, then say how sure you are."
+CHOOSE_FIRST = "Choose an option first, then say how sure you are."
 CLOSED = "It was revealed before you answered."
 AGAIN = "`stage.again()` starts another round; then run the cells from the top, one at a time."
 HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
@@ -107,7 +107,7 @@ class Prompt(_Shown):
 
     def choose(self, number: int | None, sure: str) -> None:
         """Sends the answer, and shows on the page what became of it."""
-        self.refresh(CHOOSE if number is None else self.send(number, sure))
+        self.refresh(CHOOSE_FIRST if number is None else self.send(number, sure))
 
     def refresh(self, note: str | None = None) -> None:
         """Shows on the page the state of the question, after `note`, if there is a new one."""

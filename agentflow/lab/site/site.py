@@ -27,7 +27,7 @@ from ..course.stages import COURSE
 NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
 # Nothing but what the page itself holds: no script, no font, no picture from elsewhere.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-KINDS = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
+COLOURED = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
 PROMISE = (
     "Execution is at least once. At most one result is recorded per step; and once a workflow completes, and while the tool "
@@ -131,7 +131,7 @@ def _coloured(source: str) -> str:
     """Python, with classes for what CSS makes visible: keywords, texts, numbers, comments."""
     parts = []
     for kind, text in lex(source, PythonLexer(stripnl=False, ensurenl=False)):
-        name = next((name for family, name in KINDS if kind in family), "")
+        name = next((name for family, name in COLOURED if kind in family), "")
         escaped = html.escape(text)
         parts.append(f'<span class="{name}">{escaped}</span>' if name else escaped)
     return "".join(parts)

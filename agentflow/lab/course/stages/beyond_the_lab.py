@@ -106,19 +106,16 @@ OUTLINE = Outline(
             (
                 Option(
                     "hand it to the next worker, always",
-                    "trying again were always right. In fact this request takes a worker from all the others each "
-                    "time, for ever",
+                    "trying again were always right. In fact this request takes a worker from all the others each time, for ever",
                 ),
                 Option(
                     "drop it",
-                    "nobody missed it. In fact a customer waits for it, and the person who fixes the cause needs the "
-                    "row",
+                    "nobody missed it. In fact a customer waits for it, and the person who fixes the cause needs the row",
                 ),
                 Option("give up after some deaths, and keep it"),
                 Option(
                     "give up at the first death",
-                    "a death said something about the request. In fact most workers die of deploys, memory and "
-                    "machines",
+                    "a death said something about the request. In fact most workers die of deploys, memory and machines",
                 ),
             ),
             "The count of deaths stands in the row, so it outlives those who died. The third was one too many, and the row keeps "
@@ -135,8 +132,7 @@ OUTLINE = Outline(
                 ),
                 Option(
                     "the two job queues, as they keep no checkpoints",
-                    "a checkpoint closed the gap. In fact it is written after the step, and the worker died before "
-                    "that",
+                    "a checkpoint closed the gap. In fact it is written after the step, and the worker died before that",
                 ),
                 Option("all five"),
             ),

@@ -14,7 +14,6 @@ from ..outline import Exercise, Option, Outline, Question
 
 PLACES = ("before intent resolve-account", "after checkpoint plan")
 TOO_EARLY = ("before claim", "after claim", "before checkpoint classify", "after checkpoint classify")
-EXPIRED = "lease_expired_for_test"
 
 
 def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
@@ -57,7 +56,7 @@ def _finished(run: Tried) -> None:
     name = worker_name(owner)
     if len(run.entries("workflow_claimed")) > 1:
         raise CheckFailed(f"{where} lease_owner is {name}, which took over and did not finish.")
-    if run.entries(EXPIRED):
+    if run.entries("lease_expired_for_test"):
         raise CheckFailed(
             f"{where} lease_owner is still {name}: its lease has ended, and nobody has claimed the row since."
         )
@@ -93,8 +92,7 @@ OUTLINE = Outline(
                 ),
                 Option(
                     "it stays CLASSIFIED, but the classification died with A",
-                    "the state and the result were saved apart. In fact one transaction wrote both rows, so both are "
-                    "there",
+                    "the state and the result were saved apart. In fact one transaction wrote both rows, so both are there",
                 ),
                 Option("it stays CLASSIFIED, and the classification is there"),
             ),
@@ -106,8 +104,7 @@ OUTLINE = Outline(
             (
                 Option(
                     "it runs classify, as A never finished it",
-                    "B could see that the step never ran. In fact B sees its checkpoint, which says that the step is "
-                    "done",
+                    "B could see that the step never ran. In fact B sees its checkpoint, which says that the step is done",
                 ),
                 Option("it goes on without running classify, and has no classification"),
                 Option(

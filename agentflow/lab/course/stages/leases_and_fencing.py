@@ -149,8 +149,7 @@ OUTLINE = Outline(
             (
                 Option(
                     "both get request-1 and both work on it",
-                    "a claim read first and wrote later. In fact it does both in one statement, and the row is "
-                    "locked meanwhile",
+                    "a claim read first and wrote later. In fact it does both in one statement, and the row is locked meanwhile",
                 ),
                 Option(
                     "one gets request-1, the other waits until it is completed",
@@ -197,8 +196,7 @@ OUTLINE = Outline(
                 Option("the database refuses the write"),
                 Option(
                     "PostgreSQL has closed A's connection, so A cannot even try",
-                    "the database knew what a lease is. In fact, to PostgreSQL, it is three columns of a row like "
-                    "any other",
+                    "the database knew what a lease is. In fact, to PostgreSQL, it is three columns of a row like any other",
                 ),
             ),
             "A wrote under token 1, and the row holds token 2.",

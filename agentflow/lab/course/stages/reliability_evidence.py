@@ -26,7 +26,7 @@ def two_actions(run: Any, request: str) -> None:
 
 
 ONE = "A*5 A! expire B*"
-SITUATIONS = (
+HISTORIES = (
     (ONE, "one effect that was asked for twice", 0,
      "The one row has attempts 2: two calls, one effect."),
     ("requests=2 A* B*", "two effects, one for each of two workflows", 0,
@@ -69,7 +69,7 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
             _right(
                 count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
             )
-            for line, holds, right, hint in SITUATIONS:
+            for line, holds, right, hint in HISTORIES:
                 with Stepper(played) as stepper:
                     stepper.play(line)
                 _right(count, judges, f"after `{line}`", holds, right, hint)
@@ -146,8 +146,7 @@ OUTLINE = Outline(
                 ),
                 Option(
                     "executing what was missing",
-                    "the work took the time. In fact a step takes no time here; with slow steps it would be the "
-                    "second part",
+                    "the work took the time. In fact a step takes no time here; with slow steps it would be the second part",
                 ),
             ),
             "Nobody can see a death from outside. What can be seen is a lease that was not renewed, and it has to end first.",

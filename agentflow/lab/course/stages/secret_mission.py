@@ -71,8 +71,7 @@ OUTLINE = Outline(
             (
                 Option(
                     "both, two effects",
-                    "two workers could hold one workflow. In fact a claim locks the row, and the other worker passes "
-                    "it over",
+                    "two workers could hold one workflow. In fact a claim locks the row, and the other worker passes it over",
                 ),
                 Option(
                     "both, one effect",

@@ -75,8 +75,7 @@ OUTLINE = Outline(
             (
                 Option(
                     "worker A, asleep inside the function",
-                    "a call that waits had to keep its caller. In fact the function is left, and replayed up to here "
-                    "later",
+                    "a call that waits had to keep its caller. In fact the function is left, and replayed up to here later",
                 ),
                 Option(
                     "worker A, whose lease is renewed",
@@ -97,8 +96,7 @@ OUTLINE = Outline(
                 Option("yes: the first answer stays, the no is refused"),
                 Option(
                     "no: the last answer stays",
-                    "an event were a field to overwrite. In fact a worker may have read the first answer a moment "
-                    "before",
+                    "an event were a field to overwrite. In fact a worker may have read the first answer a moment before",
                 ),
                 Option(
                     "yes, twice: the action is carried out two times",

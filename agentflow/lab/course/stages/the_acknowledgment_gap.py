@@ -146,14 +146,12 @@ OUTLINE = Outline(
             (
                 Option(
                     "COMPLETED",
-                    "the engine heard of an effect by itself. In fact it hears of it from the worker, and the worker "
-                    "is gone",
+                    "the engine heard of an effect by itself. In fact it hears of it from the worker, and the worker is gone",
                 ),
                 Option("ACTION_PENDING"),
                 Option(
                     "PLANNED",
-                    "a crash rolled everything back. In fact the intent was a transaction of its own, and it is "
-                    "committed",
+                    "a crash rolled everything back. In fact the intent was a transaction of its own, and it is committed",
                 ),
                 Option(
                     "FAILED",
@@ -194,8 +192,7 @@ OUTLINE = Outline(
                 ),
                 Option(
                     "nothing at all",
-                    "an action were only its effect. In fact it is a doubt, too, and nobody can ask about what no "
-                    "row holds",
+                    "an action were only its effect. In fact it is a doubt, too, and nobody can ask about what no row holds",
                 ),
             ),
             "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "

@@ -124,8 +124,7 @@ OUTLINE = Outline(
                 ),
                 Option(
                     "B sends under the key of A",
-                    "the key were taken from the plan. In fact the function has to ask for it, as B's function did "
-                    "in 04",
+                    "the key were taken from the plan. In fact the function has to ask for it, as B's function did in 04",
                 ),
                 Option("B is refused, and the workflow fails"),
                 Option(
