@@ -45,7 +45,7 @@ def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page:
     expect(question).to_contain_text("Choose an option first")
     question.get_by_text("2. 5 steps, 1 e-mail").click()
     question.get_by_role("button", name="I am certain").click()
-    expect(question).to_contain_text("You said 2 (certain): 5 steps, 1 e-mail.")
+    expect(question).to_contain_text("You answered 2 (certain): 5 steps, 1 e-mail.")
     question.screenshot(path=shot("question-answered"))
     found = Axe().run(page, context=".af-ask")
     assert found.violations_count == 0, found.generate_report()
@@ -56,11 +56,9 @@ def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page:
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     page.wait_for_function(IDLE, timeout=PATIENCE)
     run(page, 0, cell_of(page, "stage.reveal"))
-    revealed = page.get_by_text(
-        "You said 2 (certain): 5 steps, 1 e-mail. Behind it stands the idea that finished steps"
-    )
+    revealed = page.get_by_text("You answered 2 (certain): 5 steps, 1 e-mail. That would be true if finished steps")
     expect(revealed).to_be_visible(timeout=PATIENCE)
-    expect(page.locator(".af-ask").first).to_contain_text("You said 2 (certain)")
+    expect(page.locator(".af-ask").first).to_contain_text("You answered 2 (certain)")
 
 
 def test_hints_are_clicked_one_at_a_time_and_kept(page: Page, kept: Engine) -> None:

@@ -43,7 +43,7 @@ class Learner:
         question = self.page.locator(".af-ask").last
         question.get_by_text(option).click()
         question.get_by_role("button", name="I am certain").click()
-        expect(question).to_contain_text(f"You said {option[0]} (certain)", timeout=PATIENCE)
+        expect(question).to_contain_text(f"You answered {option[0]} (certain)", timeout=PATIENCE)
 
     @property
     def room(self) -> Locator:
