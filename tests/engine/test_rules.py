@@ -102,9 +102,7 @@ GUARDS = [(name, guard) for name in GUARDED for guard in WRONG if name in COUNTE
 
 
 @pytest.mark.parametrize(("name", "guard"), GUARDS)
-def test_each_guard_alone_refuses_and_a_statement_without_it_is_caught(
-    engine: Engine, name: str, guard: str
-) -> None:
+def test_each_guard_alone_refuses_and_a_statement_without_it_is_caught(engine: Engine, name: str, guard: str) -> None:
     condition, spoil = WRONG[guard]
     good = held(engine)
     assert not refused_cleanly(engine, call(engine, name, good), good)
@@ -147,9 +145,7 @@ PARTS: dict[tuple[str, str], tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
-def test_a_part_that_does_not_select_from_the_guarded_update_is_caught(
-    engine: Engine, name: str, part: str
-) -> None:
+def test_a_part_that_does_not_select_from_the_guarded_update_is_caught(engine: Engine, name: str, part: str) -> None:
     claim = replace(held(engine), fence_token=7)
     real = call(engine, name, claim)
     assert f"{part} AS (" in real.text
