@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -47,6 +48,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
         Server(home).stop()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sigint_is_heard() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those that it starts, also if a script started the tests in the background.
+
+    The shell lets such a process ignore SIGINT from the start, and every child would inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

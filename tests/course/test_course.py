@@ -31,6 +31,7 @@ from agentflow.lab.laboratory import laboratory
 from agentflow.lab.laboratory.laboratory import fresh_laboratory
 from tests.conftest import drop
 from tests.support.helpers import database_of_its_own
+from tests.support.signals import send
 
 ROOT = Path(__file__).resolve().parents[2]
 START, RETRY = "00-start-here", "01-retry-or-checkpoint"
@@ -208,11 +209,10 @@ def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, sc
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as kernel:
-        try:
-            assert kernel.stdout is not None
-            assert kernel.stdout.readline() == b"kept\n"
-        finally:
-            kernel.send_signal(signal.SIGKILL)
+        assert kernel.stdout is not None
+        assert kernel.stdout.readline() == b"kept\n"
+        send(kernel.pid, signal.SIGKILL)
+    assert kernel.returncode == -signal.SIGKILL
     assert "You said 2 (guess)" in shown(course.stage(START).reveal(ASKED))
 
 
