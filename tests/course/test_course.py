@@ -200,7 +200,7 @@ def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: S
 def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, schema: str) -> None:
     """The process is killed between the answer and the reveal, without a chance to close anything."""
     cells = f"""
-        from agentflow.lab import course
+        from agentflow.lab.course import course
         course.stage({START!r}).predict({ASKED!r}, answer=2)
         print("kept", flush=True)
         input()"""
