@@ -61,7 +61,7 @@ def alone(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def options_of(command: str) -> list[click.Parameter]:
-    """The command's options, without what stands in a place of its own."""
+    """The command's options, without its arguments."""
     return [parameter for parameter in COMMANDS[command].params if parameter.param_type_name == "option"]
 
 

@@ -25,7 +25,7 @@ def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
 
 
 class Unlucky(Engine):
-    """No mistake: as on a loaded machine, whoever claims a workflow first loses its lease at once."""
+    """A correct engine on which the first worker to claim a workflow loses its lease at once, as on a loaded machine."""
 
     def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
         claim = super().claim_workflow(worker_id, lease_seconds, names=names)
@@ -38,7 +38,7 @@ class Unlucky(Engine):
 def database_of_its_own(url: str) -> Iterator[str]:
     """The URL of an empty database on the same server, gone afterwards.
 
-    For whoever uses schema names that others use too, such as a notebook's.
+    For tests that use schema names that others use too, such as a notebook's.
     """
     name = f"t_{uuid.uuid4().hex[:12]}"
     server = create_engine(Database(url).url, isolation_level="AUTOCOMMIT")

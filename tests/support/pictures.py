@@ -1,6 +1,6 @@
 """Draws the pictures of docs/pictures.md from real runs: `python -m tests.support.pictures`.
 
-Each is a schedule, played on thread lanes over a real PostgreSQL, and drawn from what `engine.history()` says then. They
+Each is a schedule, played on thread lanes over a real PostgreSQL, and drawn from what `engine.history()` then returns. They
 show no times, so the same schedule gives the same file everywhere; `tests/lab/pictures/test_svg.py` says when a file is stale.
 """
 
@@ -41,7 +41,7 @@ def pictures(engine: Engine) -> dict[str, str]:
 
 
 def main() -> None:
-    """The files in docs/pictures are made anew."""
+    """Writes the files in docs/pictures again."""
     for name, svg in pictures(fresh_laboratory("pictures")).items():
         (FOLDER / f"timeline-{name}.svg").write_text(svg + "\n", encoding="utf-8")
 

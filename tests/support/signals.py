@@ -1,4 +1,4 @@
-"""Signals to processes that are still running: whoever interrupts something makes sure that there is something to interrupt.
+"""Signals to processes that are still running: a test that interrupts something makes sure that it is still at work.
 
 A signal to a process that has just ended does nothing, and the test would see the ordinary end instead.
 """
