@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,9 +11,8 @@ import pytest
 from agentflow import AgentFlowError, Database, Engine, migrate
 from agentflow.errors import DatabaseAway, EventRefused, UnfaithfulValue, UnknownWorkflow
 from agentflow.model import Boundary
-from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
 
 
@@ -43,19 +40,6 @@ def row(engine: Engine, workflow_id: str = "w") -> dict[str, Any]:
 
 def events(engine: Engine, workflow_id: str = "w") -> list[str]:
     return [e["event"] for e in rows_of(engine.database, workflow_id)["history"]]
-
-
-@contextmanager
-def working(worker: Worker) -> Iterator[None]:
-    """The worker runs on a thread until the block is left."""
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 def test_an_event_before_the_wait_is_kept_and_nobody_waits(flow: Engine) -> None:

@@ -18,7 +18,7 @@ from agentflow.renewals import Renewals
 from agentflow.server import ensure_running
 from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
 from tests.support.signals import freeze, send
 from tests.support.worker_process import JOBS, start_worker
@@ -204,12 +204,8 @@ def test_a_killed_worker_is_replaced_by_the_first_look_after_its_lease(jobs: Eng
             elif boundary.workflow:
                 taken.append(late[-1])
 
-    worker = Engine(jobs.database, workflows=JOBS, hook=look).worker("B", poll_seconds=0.1)
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    eventually(lambda: row(jobs)["status"] == "completed", 60)
-    worker.stop()
-    thread.join(30)
+    with working(Engine(jobs.database, workflows=JOBS, hook=look).worker("B", poll_seconds=0.1)):
+        eventually(lambda: row(jobs)["status"] == "completed", 60)
     assert late.count(True) <= 1
     assert (row(jobs)["fence_token"], row(jobs)["crashes"]) == (2, 0)  # the recorded step wiped the count
     assert one_effect(jobs)
@@ -375,10 +371,7 @@ def test_two_workers_of_one_name_in_one_process_do_everything_once(jobs: Engine)
 def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs: Engine) -> None:
     mine = Engine(jobs.database, workflows={"job": lambda run, _: run.wait_for_event("approval", "go")})
     mine.create_workflow(None, name="job", workflow_id="w")
-    worker = mine.worker("A", lease_seconds=0.05, poll_seconds=0.05)
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    try:
+    with working(mine.worker("A", lease_seconds=0.05, poll_seconds=0.05)):
         eventually(lambda: row(mine)["status"] == "waiting")
         eventually(
             lambda: rows(mine, "SELECT 1 FROM {s}.workflows WHERE updated_at < clock_timestamp() - interval '0.5 s'")
@@ -386,9 +379,6 @@ def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs
         assert (row(mine)["lease_owner"], row(mine)["fence_token"], row(mine)["status"]) == (None, 1, "waiting")
         mine.deliver_event("w", "go", "yes")
         eventually(lambda: row(mine)["status"] == "completed")
-    finally:
-        worker.stop()
-        thread.join(30)
     assert (row(mine)["fence_token"], row(mine)["recovery_started_at"]) == (2, None)
 
 

@@ -21,8 +21,9 @@ from agentflow.doctor import examine
 from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown, TooLarge
 from agentflow.server import Server, ensure_running
 from agentflow.statements import TRANSACTIONS
+from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
 from tests.support.proxy import Loss, Proxy
 
@@ -244,27 +245,9 @@ def job(run: Any, request: Any) -> Any:
     return run.side_effect("pay", key="pay")
 
 
-class Workers:
-    """Workers on threads, until the block is left."""
-
-    def __init__(self, *engines: Engine, poll_seconds: float = 0.2, lease_seconds: float = 1.0) -> None:
-        self.workers = [
-            engine.worker(f"worker-{n}", poll_seconds=poll_seconds, lease_seconds=lease_seconds)
-            for n, engine in enumerate(engines)
-        ]
-        self.threads = [threading.Thread(target=worker.run_forever) for worker in self.workers]
-
-    def __enter__(self) -> Workers:
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
-            worker.stop()
-        for thread in self.threads:
-            thread.join(30)
-            assert not thread.is_alive()
+def quick(*engines: Engine) -> list[Worker]:
+    """A worker of each engine, with short polls and leases."""
+    return [engine.worker(f"worker-{n}", poll_seconds=0.2, lease_seconds=1.0) for n, engine in enumerate(engines)]
 
 
 def statuses(engine: Engine) -> dict[str, int]:
@@ -306,7 +289,7 @@ def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recov
     on_server.create_workflows([None] * 59 + ["after the crash"] + [None] * 20, name="job")
     orphans = [on_server.claim_workflow(f"dead-{n}", 0.5) for n in range(60)]
     assert all(orphans)
-    with Workers(on_server, Engine(on_server.database, workflows={"job": job})):
+    with working(*quick(on_server, Engine(on_server.database, workflows={"job": job}))):
         eventually(lambda: statuses(on_server).get("completed", 0) >= 25)
         server.crash()
         crashed.set()
@@ -324,7 +307,7 @@ def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_worke
     for attempt in (impatient.check, lambda: migrate(impatient), lambda: Engine(impatient).create_workflow("r")):
         with pytest.raises(DatabaseAway, match=r"does not answer .*Nothing was sent; start it"):
             attempt()
-    with Workers(on_server):
+    with working(*quick(on_server)):
         server.start()
         eventually(lambda: statuses(on_server) == {"completed": 3}, 60)
     impatient.check()
@@ -403,7 +386,7 @@ def test_workers_outlive_a_database_that_turns_read_only(own_database: Any) -> N
     migrate(database, laboratory=True)
     engine = Engine(database, workflows={"job": job})
     name = database.url.database
-    with Session(database) as session, Workers(engine, Engine(database, workflows={"job": job})):
+    with Session(database) as session, working(*quick(engine, Engine(database, workflows={"job": job}))):
         session.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         end_all(database)
         writable = Session(database)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from agentflow import Engine, Policy, migrate
 from agentflow.model import Boundary
-from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, asked, race, trial
 from tests.support.signals import send
 from tests.support.worker_process import JOBS, start_worker
@@ -22,22 +20,6 @@ from tests.support.worker_process import JOBS, start_worker
 
 def statuses(engine: Engine) -> dict[str, str]:
     return {r["id"]: r["status"] for r in rows(engine, "SELECT id, status FROM {s}.workflows")}
-
-
-@contextmanager
-def working(*workers: Worker) -> Iterator[None]:
-    """The workers run on threads until the block is left."""
-    threads = [threading.Thread(target=worker.run_forever) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
 
 
 def plain(run: Any, request: Any) -> Any:

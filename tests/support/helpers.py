@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import create_engine, text
 
 from agentflow import Claim, Database, Engine
+from agentflow.worker import Worker
 
 T = TypeVar("T")
 
@@ -32,6 +34,22 @@ class Unlucky(Engine):
         if claim and claim.fence_token == 1:
             self.with_hook(None).expire_lease(claim.workflow_id)
         return claim
+
+
+@contextmanager
+def working(*workers: Worker) -> Iterator[None]:
+    """The workers run on threads until the block is left."""
+    threads = [threading.Thread(target=worker.run_forever) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @contextmanager
