@@ -17,9 +17,9 @@ from agentflow import Database, Engine, migrate
 from agentflow.errors import NotALaboratory, RaceError
 from agentflow.lab.notebook.tables import worker_name
 from agentflow.lab.race.order import Commit
-from agentflow.lab.race.picture import draw_race
+from agentflow.lab.race.picture import Race, draw_race
 from agentflow.lab.race.race import CLAIMS, compare_claims, contend, observed, race, read_race
-from agentflow.lab.race.result import Look, Race
+from agentflow.lab.race.result import Look
 from agentflow.lab.schedule.grammar import MAX_REQUESTS, parse
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.model import Boundary, Claim
@@ -365,7 +365,7 @@ def test_both_claims_stand_side_by_side(url: str) -> None:
     ("wrong", "why"),
     [
         ({"workers": 0}, "1 to 4 workers, not 0"), ({"workers": 5}, "1 to 4 workers, not 5"),
-        ({"claim": "fast"}, "claim 'fast' is not known"), ({"requests": []}, "no request"),
+        ({"claim": "fast"}, "no claim 'fast'"), ({"requests": []}, "no request"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_before_anything_starts(url: str, wrong: dict[str, Any], why: str) -> None:
@@ -375,7 +375,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(url: str, wrong: 
 
 @pytest.mark.parametrize(
     ("make", "patience", "why"),
-    [(Engine, 60.0, None), (Dying, 60.0, "exit code 9"), (Blind, 2.0, "not through in time")],
+    [(Engine, 60.0, None), (Dying, 60.0, "exited on its own with code 9"), (Blind, 2.0, "did not finish in time")],
 )
 def test_no_process_session_or_schema_is_left(
     elsewhere: str, make: type[Engine], patience: float, why: str | None
