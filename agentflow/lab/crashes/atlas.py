@@ -25,19 +25,21 @@ from ...transactions import DEFAULT_WORKFLOW
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from ..notebook.tables import query
 from ..schedule.grammar import Move, Setting
 from ..schedule.presets import REQUESTS
 from ..schedule.stepper import Stepper
-from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
+from .atlas_picture import Atlas
+from .atlas_result import BOUNDARIES, DEFAULT, AtlasCell, GuardSet
 from .counting_agent import CountedAgent
 from .kill_plan import label
-from .naive_queue import Job, kill_and_retry
+from .naive_queue import QueuedJob, kill_and_retry
 
 BESIDE = 3
 """So many cells are played side by side: each waits for its own commits, and there are two processes to each."""
 
-PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
+CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
 
 
 def atlas(
@@ -55,14 +57,14 @@ def atlas(
     _check(guard_sets, boundaries)
     began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
     with ExitStack() as stack:
-        free: SimpleQueue[Bench] = SimpleQueue()
+        free: SimpleQueue[AtlasBench] = SimpleQueue()
         name = schema or new_name("atlas")
         for number in range(1, min(beside, len(list(found))) + 1):
-            free.put(stack.enter_context(bench(_url(where), f"{name}_{number}")))
-        show = stack.enter_context(_bar(len(list(found)), progress))
-        for cell in stack.enter_context(closing(_played(found, free, beside))):  # it ends before the benches do
+            free.put(stack.enter_context(atlas_bench(_url(where), f"{name}_{number}")))
+        show = stack.enter_context(progress_bar("cell", progress, len(list(found))))
+        for number, cell in enumerate(stack.enter_context(closing(_played(found, free, beside))), 1):
             found = found.with_cell(cell)
-            show()
+            show(number)
             if watch:
                 watch(found)
     return replace(found, seconds=round(time.monotonic() - began, 1))
@@ -85,10 +87,10 @@ def _url(where: str | Engine) -> str:
     return where if isinstance(where, str) else where.database.url.render_as_string(hide_password=False)
 
 
-def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Cell, None, None]:
+def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generator[AtlasCell, None, None]:
     """The cells as they are played. After an interruption none is begun, and those that were begun have ended."""
 
-    def play(guards: GuardSet, boundary: str) -> Cell:
+    def play(guards: GuardSet, boundary: str) -> AtlasCell:
         mine = free.get()
         try:
             return mine.play(guards, boundary)
@@ -97,7 +99,7 @@ def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Ce
 
     pool = ThreadPoolExecutor(beside, thread_name_prefix="atlas")
     try:
-        futures: list[Future[Cell]] = [
+        futures: list[Future[AtlasCell]] = [
             pool.submit(play, guards, boundary) for boundary in atlas.boundaries for guards in atlas.guard_sets
         ]
         for future in as_completed(futures):
@@ -110,27 +112,27 @@ def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Ce
 
 
 @contextmanager
-def bench(url: str, schema: str) -> Iterator[Bench]:
+def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
     """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
         engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
         try:
-            with Stepper(engine, lanes="process", patience=PATIENCE) as stepper:
-                yield Bench(engine, stepper, agent)
+            with Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper:
+                yield AtlasBench(engine, stepper, agent)
         finally:
             engine.close()
 
 
-class Bench:
+class AtlasBench:
     """Plays one cell at a time in its laboratory, whose rows stay until the next one."""
 
     def __init__(self, engine: Engine, stepper: Stepper, agent: CountedAgent) -> None:
         self.engine, self.stepper, self.agent = engine, stepper, agent
 
-    def play(self, guards: GuardSet, boundary: str) -> Cell:
+    def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         """The cell, played. Raises DatabaseAway; anything else that goes wrong is the cell's error."""
-        empty = Cell(boundary, guards.name)
+        empty = AtlasCell(boundary, guards.name)
         try:
             self.agent.begin()
             self.stepper.reset(Setting(without=guards.without))
@@ -141,7 +143,7 @@ class Bench:
             said = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
             return replace(empty, state="failed", error=said)
 
-    def _durable(self, cell: Cell, guards: GuardSet) -> Cell:
+    def _durable(self, cell: AtlasCell, guards: GuardSet) -> AtlasCell:
         """A worker of the engine without these guards is killed, and another plays to the end."""
         stepper = self.stepper
         if not self._bring(cell.boundary):
@@ -178,13 +180,13 @@ class Bench:
         standing = self.stepper.worker(lane).standing
         return label(standing) if standing else ""
 
-    def _naive(self, cell: Cell) -> Cell:
+    def _naive(self, cell: AtlasCell) -> AtlasCell:
         """A process that does the job from the top is killed, and another does it from the top."""
-        job = Job(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
-        retried = kill_and_retry(job, cell.boundary, PATIENCE)
+        job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
+        retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
         return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
 
-    def _counted(self, cell: Cell, **more: Any) -> Cell:
+    def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
         """The cell with what the world's rows and the steps' own notes say."""
         (found,) = query(self.engine, _WORLD)
         return replace(cell, state="done", executions=self.agent.executions(), **found, **more)
@@ -192,12 +194,3 @@ class Bench:
 
 _WORLD = """
     SELECT (SELECT count(*) FROM tool_ledger) AS effects, (SELECT count(*) FROM tool_attempts) AS attempts"""
-
-
-@contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, on a terminal or if wanted."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="cell", disable=None if wanted is None else not wanted) as bar:
-        yield lambda: bar.update() and None

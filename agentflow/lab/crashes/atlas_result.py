@@ -10,21 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ..broken.catalogue import BROKEN
 from ..history.canonical import agreed, canonical
 from ..history.entries import Row
 from ..history.sentences import sentences
 from ..notebook.tables import counted
-from ..pictures.svg import Picture
 from ..schedule.presets import PRESETS
 from .kill_plan import GAP, PATH
 
 if TYPE_CHECKING:
     import pandas
 
-State = Literal["running", "done", "missing", "failed"]
+CellState = Literal["running", "done", "missing", "failed"]
 BOUNDARIES = ("before claim", *PATH)
 """The rows: what a first worker of the support agent passes. `load` comes after a take-over only, so it is none of them."""
 
@@ -82,7 +81,7 @@ DEFAULT = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class AtlasCell:
     """One worker killed at one boundary of one engine, and what another then made of it.
 
     `effects` and `attempts` are the world's own rows; `executions` is each execution of a step, by process id and step, as
@@ -93,7 +92,7 @@ class Cell:
 
     boundary: str
     guards: str
-    state: State = "running"
+    state: CellState = "running"
     effects: int | None = None
     attempts: int | None = None
     completed: bool = False
@@ -145,29 +144,29 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Atlas:
-    """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
+class AtlasResult:
+    """Every boundary times every set of guards, without its picture."""
 
     guard_sets: tuple[GuardSet, ...] = DEFAULT
-    cells: Mapping[tuple[str, str], Cell] = field(default_factory=dict)
+    cells: Mapping[tuple[str, str], AtlasCell] = field(default_factory=dict)
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES
 
-    def cell(self, boundary: str, guards: str) -> Cell:
+    def cell(self, boundary: str, guards: str) -> AtlasCell:
         """The cell of this row and column; one that was not played yet is running. Raises KeyError for unknown names."""
         if boundary not in self.boundaries or guards not in [each.name for each in self.guard_sets]:
             raise KeyError(f"there is no cell {boundary!r}, {guards!r}")
-        return self.cells.get((boundary, guards), Cell(boundary, guards))
+        return self.cells.get((boundary, guards), AtlasCell(boundary, guards))
 
-    def column(self, guards: GuardSet) -> list[Cell]:
+    def column(self, guards: GuardSet) -> list[AtlasCell]:
         """The cells of one set of guards, from the claim to the end."""
         return [self.cell(boundary, guards.name) for boundary in self.boundaries]
 
-    def with_cell(self, cell: Cell) -> Atlas:
+    def with_cell(self, cell: AtlasCell) -> Self:
         """The same, with this cell in its place."""
         return replace(self, cells={**self.cells, (cell.boundary, cell.guards): cell})
 
-    def __iter__(self) -> Iterator[Cell]:
+    def __iter__(self) -> Iterator[AtlasCell]:
         return (cell for guards in self.guard_sets for cell in self.column(guards))
 
     @property
@@ -211,18 +210,6 @@ class Atlas:
                 "schedule": [cell.line for cell in cells],
             }
         )
-
-    def picture(self, *, live: bool = False) -> Picture:
-        """The atlas as a picture with its text twin; `live` makes each cell focusable, for the view."""
-        from .atlas_picture import draw_atlas
-
-        return draw_atlas(self, live=live)
-
-    def view(self) -> Any:
-        """The atlas with a timeline and a schedule for the cell that is clicked or chosen: a widget."""
-        from .atlas_view import AtlasView
-
-        return AtlasView(self)
 
     def grid(self) -> str:
         """The effects as plain text, a line for each boundary."""
@@ -268,11 +255,8 @@ class Atlas:
     def __repr__(self) -> str:
         return f"{self.grid()}\n\n{self.text()}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {**self.picture()._repr_mimebundle_(), "text/plain": repr(self)}
 
-
-def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
+def _wrong(cell: AtlasCell, guards: GuardSet) -> list[str]:
     """What is wrong with a cell, if anything."""
     predicted = guards.effects_after(cell.boundary)
     if cell.state in ("running", "failed"):
@@ -293,12 +277,12 @@ def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
     return wrong
 
 
-def _mark(cell: Cell) -> str:
+def _mark(cell: AtlasCell) -> str:
     """The cell as a character or a few."""
     return {"running": "...", "missing": "-", "failed": "?", "done": str(cell.effects)}[cell.state]
 
 
-def _column(cells: Sequence[Cell]) -> str:
+def _column(cells: Sequence[AtlasCell]) -> str:
     """A column in a sentence: what is not 1 first."""
     said = []
     usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
@@ -313,7 +297,7 @@ def _column(cells: Sequence[Cell]) -> str:
     return "; ".join(said) + "."
 
 
-def _short(cell: Cell) -> str:
+def _short(cell: AtlasCell) -> str:
     return cell.what if cell.state != "failed" else "could not be played"
 
 

@@ -10,21 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...tools import StandInModel
 from ...workflows import support_agent, support_agent_with
-
-
-class NotingModel(StandInModel):
-    """A stand-in for a model that writes each call into a file, before it answers: the process's id and the name."""
-
-    def __init__(self, notes: Path) -> None:
-        super().__init__()
-        self.notes = notes
-
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        with self.notes.open("a", encoding="utf-8") as file:
-            file.write(f"{os.getpid()} {name}\n")
-        return super()._answer(name, prompt, answer)
+from ..schedule.presets import WatchedModel
 
 
 @dataclass(frozen=True)
@@ -40,7 +27,12 @@ class CountedAgent:
         return declared
 
     def __call__(self, run: Any, request: str) -> Any:
-        return support_agent_with(NotingModel(self.notes))(run, request)
+        return support_agent_with(WatchedModel(self._note))(run, request)
+
+    def _note(self, name: str, answer: Any) -> Any:
+        with self.notes.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {name}\n")
+        return answer
 
     def begin(self) -> None:
         """Nothing is noted."""

@@ -7,9 +7,7 @@ recorded. What does not live here: which crashes to choose (`soak`), the process
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ...engine import Engine
 from ...errors import CrashInjected
@@ -53,16 +51,7 @@ def by_exception(engine: Engine, rule: CrashAt) -> Hook:
         _record(engine, "crash_injected", rule, boundary)
         raise CrashInjected(f"{rule}, worker {boundary.worker}, workflow {boundary.workflow}, token {boundary.token}")
 
-    return _at(rule, crash)
-
-
-def by_sigkill(engine: Engine, rule: CrashAt) -> Hook:
-    """A hook that kills its own process at the rule's boundary; the history has `worker_killed`."""
-
-    def die(boundary: Boundary) -> None:
-        kill_here(engine, str(rule), boundary)
-
-    return _at(rule, die)
+    return at_boundary(rule, crash)
 
 
 def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
@@ -71,15 +60,8 @@ def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
     kill_me()
 
 
-def crash_in_process(
-    rule: CrashAt, act: Callable[[Engine], Any], make_engine: Callable[..., Engine], *arguments: Any
-) -> None:
-    """Runs `act` on an engine of this process's own and is killed at the rule's boundary; the target of a process."""
-    engine = make_engine(*arguments)
-    act(engine.with_hook(by_sigkill(engine, rule)))
-
-
-def _at(rule: CrashAt, act: Hook) -> Hook:
+def at_boundary(rule: CrashAt, act: Hook) -> Hook:
+    """A hook that acts at the rule's boundary, once."""
     visits = 0
 
     def hook(boundary: Boundary) -> None:

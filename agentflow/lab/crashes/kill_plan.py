@@ -33,7 +33,7 @@ GAP = ("after tool", "before acknowledge")
 _AGAIN = ("after claim", "before load", "after load")  # passed by every successor
 GAP_SHARE = 0.1
 
-Plan = dict[int, tuple[str, ...]]
+KillPlan = dict[int, tuple[str, ...]]
 """For each request that is hit: where its first holder is killed, where the next one, and so on."""
 
 
@@ -43,7 +43,7 @@ def label(boundary: Boundary) -> str:
     return f"{boundary.edge} {boundary.transaction}{subject}"
 
 
-def plan_kills(seed: int, requests: int, kills: int) -> Plan:
+def plan_kills(seed: int, requests: int, kills: int) -> KillPlan:
     """Exactly `kills` kills, at least a tenth of them in the acknowledgment gap.
 
     The requests whose best boundary has the smallest hash are hit first; when there are more kills than requests, each
@@ -51,7 +51,7 @@ def plan_kills(seed: int, requests: int, kills: int) -> Plan:
     """
     if kills and not requests:
         raise ValueError("there is no request, so no worker can be killed at one.")
-    plan: Plan = {}
+    plan: KillPlan = {}
     left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
     while left:
         more_to_come = left > requests

@@ -37,7 +37,7 @@ SEEN = {
 
 
 @dataclass(frozen=True)
-class Job:
+class QueuedJob:
     """What a worker of a plain job queue is given. `request` None: the job was done, there is none."""
 
     url: str
@@ -53,7 +53,7 @@ class NaiveLane(ProcessLane):
     is no other boundary. `tell("go")` moves it from one of them to the next.
     """
 
-    def __init__(self, name: str, patience: float, job: Job) -> None:
+    def __init__(self, name: str, patience: float, job: QueuedJob) -> None:
         super().__init__(name, patience, lambda _: "", lambda *_: None)  # type: ignore[arg-type]
         self.job = job
 
@@ -63,7 +63,7 @@ class NaiveLane(ProcessLane):
         theirs.close()
 
 
-def serve_naive(job: Job, identity: str, connection: Connection[Any, Any]) -> None:
+def serve_naive(job: QueuedJob, identity: str, connection: Connection[Any, Any]) -> None:
     """This process does the job from the top, whatever was done before, until it is killed."""
     worker = _NaiveWorker(identity, connection, SimulatedTool(Database(job.url, job.schema)))
     with worker.passing("claim"):
@@ -113,51 +113,51 @@ class Retried:
     recovery_ms: float | None
 
 
-def kill_and_retry(job: Job, boundary: str, patience: float) -> Retried | None:
+def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> Retried | None:
     """A was killed at the boundary and B did the job from the top, unless A's result had come; None without the boundary.
 
     Raises LaneError.
     """
-    story = _Story()
+    log = _QueueLog()
     first = NaiveLane("A", patience, job)
     try:
         first.start("A")
-        while story.see(first) != boundary:
+        while log.see(first) != boundary:
             if first.tell("go").ended:
                 if label(first.standing) != boundary:  # type: ignore[arg-type]
                     return None
-                story.done = True
+                log.done = True
         first.kill()
-        story.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
-        recovery_ms = _retry(replace(job, request=None) if story.done else job, patience, story)
-        return Retried(tuple(story.entries), story.done, first.exit_code, recovery_ms)
+        log.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
+        recovery_ms = _retry(replace(job, request=None) if log.done else job, patience, log)
+        return Retried(tuple(log.entries), log.done, first.exit_code, recovery_ms)
     finally:
         if first.alive:
             first.kill()
 
 
-def _retry(job: Job, patience: float, story: _Story) -> float | None:
+def _retry(job: QueuedJob, patience: float, log: _QueueLog) -> float | None:
     """B has done the job, if there is one left."""
     lane = NaiveLane("B", patience, job)
     try:
         lane.start("B")
-        story.see(lane)
+        log.see(lane)
         report, began = lane.tell("go"), time.monotonic()
         while not report.ended:
-            story.see(lane)
+            log.see(lane)
             report = lane.tell("go")
         if report.ended == "idle":
-            story.add("queue_empty", "B asks for a job; there is none.", "B")
+            log.add("queue_empty", "B asks for a job; there is none.", "B")
             return None
-        story.done = True
-        story.see(lane)
+        log.done = True
+        log.see(lane)
         return round((time.monotonic() - began) * 1000, 3)
     finally:
         if lane.alive:
             lane.kill()
 
 
-class _Story:
+class _QueueLog:
     """What the queue saw, as entries, and whether it has the job's result."""
 
     def __init__(self) -> None:

@@ -31,32 +31,32 @@ from ...model import Boundary, Hook, Policy
 from ...worker import new_identity
 from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from .crash_at import kill_here
-from .kill_plan import GAP, Plan, label, plan_kills
+from .kill_plan import GAP, KillPlan, label, plan_kills
 from .soak_report import SoakReport
 
-PARTS = ("detect", "claim", "replay", "re_execute", "span")
-BATCH = 100
-AHEAD = 400  # so many unfinished workflows are in the queue at most
-MakeEngine = Callable[..., Engine]
-T = TypeVar("T")
+_PARTS = ("detect", "claim", "replay", "re_execute", "span")
+_BATCH = 100
+_AHEAD = 400  # so many unfinished workflows are in the queue at most
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Settings:
+class SoakSettings:
     """What a worker process of a soak has to know; it is sent to each of them. `plan` is by workflow id."""
 
     url: str
     schema: str
     plan: dict[str, tuple[str, ...]]
     lease_seconds: float
-    make_engine: MakeEngine
+    make_engine: Callable[..., Engine]
 
 
 def soak(
     where: str | Engine, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
     random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
-    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: MakeEngine = Engine,
+    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
     """The requests were run as support agents on `workers` processes while workers were killed; what it came to.
 
@@ -77,7 +77,7 @@ def soak(
     ):
         url = database.url.render_as_string(hide_password=False)
         plan = plan_kills(seed, total, kills)
-        settings = Settings(
+        settings = SoakSettings(
             url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine
         )
         began = time.monotonic()
@@ -102,7 +102,7 @@ def workflow_id(request: int) -> str:
     return f"request-{request:06d}"
 
 
-def serve(settings: Settings, identity: str) -> None:
+def serve_soak(settings: SoakSettings, identity: str) -> None:
     """One worker process: carries workflows until SIGTERM, or until the plan kills it."""
     database = Database(settings.url, settings.schema, application_name=identity)
     engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
@@ -135,11 +135,13 @@ def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
 class _Soak:
     """One soak while it runs: the queue is fed, the dead are replaced, and random victims are chosen."""
 
-    def __init__(self, database: Database, settings: Settings, workers: int, total: int, chance: random.Random) -> None:
+    def __init__(
+        self, database: Database, settings: SoakSettings, workers: int, total: int, chance: random.Random
+    ) -> None:
         self.database, self.settings, self.workers, self.total, self.chance = database, settings, workers, total, chance
         self.engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
         self.alive: dict[str, BaseProcess] = {}
-        self.processes_killed, self.broken = 0, 0
+        self.processes_killed, self.exited = 0, 0
         self.random_kills, self.in_flight = 0, 0
 
     def carry(
@@ -149,11 +151,11 @@ class _Soak:
         thresholds = deque(sorted(self.chance.uniform(0, 0.9 * self.total) for _ in range(random_kills)))
         submitted, seen, moved = 0, (0, 0), time.monotonic()
         try:
-            with _bar(self.total, progress) as show:
+            with progress_bar("workflow", progress, self.total) as show:
                 while seen[0] < self.total or self.processes_killed < kills or thresholds:
                     self._man()
                     may = self._may_be_submitted(seen[0], thresholds[0] if thresholds else None)
-                    submitted += self._submit(list(islice(requests, max(0, min(BATCH, may - submitted)))), submitted)
+                    submitted += self._submit(list(islice(requests, max(0, min(_BATCH, may - submitted)))), submitted)
                     if thresholds and seen[0] >= thresholds[0]:
                         thresholds.popleft()
                         self._kill_one()
@@ -173,7 +175,7 @@ class _Soak:
 
         Few unfinished ones; and work must not outrun the random kills, or the last of them would find nobody working.
         """
-        may = min(self.total, finished + AHEAD)
+        may = min(self.total, finished + _AHEAD)
         if next_kill is None:
             return may
         return min(may, max(int(next_kill) + 1, min(int(next_kill) + 8 * self.workers, self.total - self.workers)))
@@ -182,7 +184,7 @@ class _Soak:
         """There are as many workers as ordered."""
         while len(self.alive) < self.workers:
             identity = new_identity("soak")
-            self.alive[identity] = start(serve, self.settings, identity, name=identity)
+            self.alive[identity] = start(serve_soak, self.settings, identity, name=identity)
 
     def _bury(self, dead: list[BaseProcess]) -> None:
         """The dead are counted. Raises SoakError if workers end of themselves again and again."""
@@ -191,10 +193,10 @@ class _Soak:
             if process.exitcode == -9:
                 self.processes_killed += 1
             else:
-                self.broken += 1
-                if self.broken > 3 * self.workers:
+                self.exited += 1
+                if self.exited > 3 * self.workers:
                     raise SoakError(
-                        f"{self.broken} workers ended of themselves, the last with exit code {process.exitcode}; their "
+                        f"{self.exited} workers ended of themselves, the last with exit code {process.exitcode}; their "
                         "errors are on standard error. Mend that and soak again."
                     )
 
@@ -244,7 +246,7 @@ class _Soak:
             "--keep and read their histories."
         )
 
-    def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
+    def report(self, plan: KillPlan, seed: int, random_kills: int, seconds: float) -> SoakReport:
         """The figures, from the rows alone (and the exit codes of the dead)."""
         figures = evidence.reliability_metrics(self.database)
         planned = Counter((request, where) for request, each in plan.items() for where in each)
@@ -259,7 +261,7 @@ class _Soak:
             kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
-            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in PARTS},
+            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in _PARTS},
             kills=kills, seconds=round(seconds, 1),
         )  # fmt: skip
 
@@ -281,7 +283,7 @@ _HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 
-def _soon(look: Callable[[], T], seconds: float = 0.25) -> T:
+def _soon(look: Callable[[], _T], seconds: float = 0.25) -> _T:
     """What `look` sees as soon as it sees something, or at the end."""
     until = time.monotonic() + seconds
     while not (seen := look()) and time.monotonic() < until:
@@ -310,16 +312,3 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
 
 def _read_back(spool: IO[str]) -> Iterator[str]:
     return (json.loads(line) for line in spool)
-
-
-@contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, on a terminal or if wanted."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="workflow", disable=None if wanted is None else not wanted) as bar:
-
-        def show(finished: int) -> None:
-            bar.update(finished - bar.n)
-
-        yield show

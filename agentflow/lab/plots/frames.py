@@ -73,17 +73,9 @@ def effects_frame(engine: Engine) -> pandas.DataFrame:
     for row in query(engine, _EFFECTS):
         intents, effects = row["intents"], row["effects"]
         judged = belief_of(intents, effects)
-        rows.append(
-            {
-                "workflow": row["workflow"],
-                "status": row["status"],
-                "planned": sum(one["status"] != "REFUSED" for one in intents),
-                "attempts": sum(one["attempts"] for one in effects),
-                "effects": len(effects),
-                "too_many": judged.too_many,
-                "undone": sum(one.undone for one in judged.actions),
-            }
-        )
+        planned, undone = sum(one["status"] != "REFUSED" for one in intents), sum(one.undone for one in judged.actions)
+        attempts = sum(one["attempts"] for one in effects)
+        rows.append((row["workflow"], row["status"], planned, attempts, len(effects), judged.too_many, undone))
     columns = ["workflow", "status", "planned", "attempts", "effects", "too_many", "undone"]
     return pandas.DataFrame(rows, columns=columns)
 

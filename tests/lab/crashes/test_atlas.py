@@ -22,8 +22,9 @@ from agentflow import Database, Engine
 from agentflow.cli import app
 from agentflow.errors import AgentFlowError, DatabaseAway, LaneError, NotALaboratory
 from agentflow.lab.crashes import atlas as playing
-from agentflow.lab.crashes.atlas import Bench, atlas, bench
-from agentflow.lab.crashes.atlas_result import BOUNDARIES, DEFAULT, STALE_WORKER, TWO_CLAIMS, Atlas, Cell, GuardSet
+from agentflow.lab.crashes.atlas import AtlasBench, atlas, atlas_bench
+from agentflow.lab.crashes.atlas_picture import Atlas, draw_atlas
+from agentflow.lab.crashes.atlas_result import BOUNDARIES, DEFAULT, STALE_WORKER, TWO_CLAIMS, AtlasCell, GuardSet
 from agentflow.lab.crashes.atlas_view import AtlasView
 from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
@@ -70,25 +71,25 @@ def counts() -> Counts:
 def whole(url: str, counts: Counts) -> Atlas:
     """The whole atlas, and beside it what the tables held after each cell."""
 
-    class Counting(Bench):
-        def play(self, guards: GuardSet, boundary: str) -> Cell:
+    class Counting(AtlasBench):
+        def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
             cell = super().play(guards, boundary)
             counts[guards.name, boundary] = counted_in(self.engine)
             return cell
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(playing, "Bench", Counting)
+        patch.setattr(playing, "AtlasBench", Counting)
         return atlas(url)
 
 
 @pytest.fixture
-def one(url: str) -> Iterator[Bench]:
+def one(url: str) -> Iterator[AtlasBench]:
     """A bench of the test's own."""
-    with bench(url, f"t_{uuid.uuid4().hex[:12]}") as made:
+    with atlas_bench(url, f"t_{uuid.uuid4().hex[:12]}") as made:
         yield made
 
 
-def played(found: Atlas) -> list[Cell]:
+def played(found: Atlas) -> list[AtlasCell]:
     return [cell for cell in found if cell.state == "done"]
 
 
@@ -200,13 +201,13 @@ def test_what_a_kill_cannot_show_the_two_named_schedules_do(engine: Engine, whol
 
 
 def test_a_cell_that_cannot_be_played_says_why_and_the_next_one_is_played(
-    one: Bench, monkeypatch: pytest.MonkeyPatch
+    one: AtlasBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Bench, boundary: str) -> bool:
+    def fails(self: AtlasBench, boundary: str) -> bool:
         raise LaneError("A is nowhere.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "_bring", fails)
+        patch.setattr(AtlasBench, "_bring", fails)
         cell = one.play(DEFAULT[0], "after tool")
     assert (cell.state, cell.error) == ("failed", "A is nowhere.")
     assert Atlas().with_cell(cell).problems[0] == "before claim, all guards: not played yet"
@@ -214,7 +215,7 @@ def test_a_cell_that_cannot_be_played_says_why_and_the_next_one_is_played(
     assert one.play(DEFAULT[0], "after tool").effects == 1
 
 
-def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: Bench) -> None:
+def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: AtlasBench) -> None:
     guards = GuardSet(("leases never", "expire"), ("lease_never_expires",))
     cell = one.play(guards, "after tool")
     assert (cell.effects, cell.completed) == (1, False)
@@ -223,7 +224,7 @@ def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: Bench
     assert words(drawn(found)[cell.boundary, cell.guards]) == ["1", "stuck"]
 
 
-def test_a_lost_database_ends_the_atlas(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_database_ends_the_atlas(one: AtlasBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise DatabaseAway("gone")
 
@@ -251,7 +252,7 @@ def test_a_prediction_that_is_wrong_is_a_problem(whole: Atlas) -> None:
     ]
     naive = GuardSet(DEFAULT[5].lines, naive=True, predicted={"after tool": 2, "before complete": 2})
     assert len(Atlas((naive,), whole.cells).problems) == 8  # boundaries that were said to exist
-    unkilled = Cell("after tool", ALL, "done", 1, 2, True, exit_code=0)
+    unkilled = AtlasCell("after tool", ALL, "done", 1, 2, True, exit_code=0)
     assert "exit code 0" in Atlas((DEFAULT[0],), whole.cells).with_cell(unkilled).problems[0]
 
 
@@ -325,7 +326,7 @@ def test_ctrl_c_leaves_no_schema_no_process_and_no_connection(url: str) -> None:
 
 
 def drawn(found: Atlas, live: bool = False) -> dict[tuple[str, str], ET.Element]:
-    root = ET.fromstring(found.picture(live=live).svg)
+    root = ET.fromstring(draw_atlas(found, live=live).svg)
     cells = root.findall(f"{SVG}g[@class='cell']")
     return {(cell.attrib["data-boundary"], cell.attrib["data-guards"]): cell for cell in cells}
 
@@ -415,7 +416,7 @@ def test_the_text_twin_says_each_column(whole: Atlas) -> None:
 
 
 def test_an_atlas_that_has_not_begun_and_a_cell_that_failed_are_drawn_as_such() -> None:
-    failed = Cell("after tool", ALL, "failed", error="A is <nowhere>.")
+    failed = AtlasCell("after tool", ALL, "failed", error="A is <nowhere>.")
     cells = drawn(Atlas().with_cell(failed))
     assert words(cells["after tool", ALL]) == ["?"]
     assert (
@@ -485,7 +486,7 @@ def test_a_view_follows_an_atlas_while_it_is_played(whole: Atlas) -> None:
 
 
 def test_without_a_kernel_the_view_is_the_picture_and_the_chosen_timeline(whole: Atlas) -> None:
-    view = whole.view()
+    view = AtlasView(whole)
     bundle = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/html"].count("<svg") == 2
@@ -582,7 +583,7 @@ def test_the_command_gives_programs_every_cell(whole: Atlas, monkeypatch: pytest
 def test_the_command_is_1_when_a_cell_is_not_as_predicted(
     whole: Atlas, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    doubled = Cell("after tool", ALL, "done", 2, 2, True, exit_code=-9)
+    doubled = AtlasCell("after tool", ALL, "done", 2, 2, True, exit_code=-9)
     done, _ = run_with(whole.with_cell(doubled), monkeypatch, url)
     assert done.exit_code == 1
     assert done.stderr == "agentflow: after tool, all guards: 2 effects, where 1 effect was predicted.\n"
