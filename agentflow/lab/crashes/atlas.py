@@ -1,10 +1,8 @@
 """The crash atlas: at every boundary of every engine a real process is killed, and another recovers what it left.
 
-What lives here: playing the cells, several side by side, each in a laboratory of its own that is gone afterwards. What does
-not: what comes of it (`atlas_result`), its picture (`atlas_picture`), a job queue without
-checkpoints (`naive`). The
-killed worker and the one that recovers are process lanes of a Stepper, so each cell is a schedule that can be played again.
-Read `atlas_result` next.
+Several cells are played side by side, each in its own laboratory, which is dropped afterwards. The killed worker and the
+one that recovers are process lanes of a Stepper, so each cell is a schedule that can be played again. Read `atlas_result`
+next.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from .kill_plan import label
 from .naive_queue import QueuedJob, kill_and_retry
 
 BESIDE = 3
-"""So many cells are played side by side: each waits for its own commits, and there are two processes to each."""
+"""How many cells are played side by side: each waits for its own commits, and has two processes."""
 
 CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
 
@@ -47,12 +45,12 @@ def atlas(
     schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip
-    """Every cell was played: a worker killed there with SIGKILL, and its work recovered by another process.
+    """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
-    `where` is a PostgreSQL's URL, or an engine that knows it. Everything happens in schemas of its own (`schema` and a
-    number), which must not exist and are dropped afterwards. `progress` shows a bar on standard error (None: on a
-    terminal); `watch` is shown the atlas after each cell. A cell that cannot be played says so, and the others go on.
-    Raises DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
+    `where` is the URL of a PostgreSQL, or an engine on it. The atlas has its own schemas (`schema` and a number), which must
+    not exist yet and are dropped afterwards. `progress` shows a bar on standard error (None: on a terminal); `watch` gets
+    the atlas after each cell. A cell that cannot be played keeps the error, and the others are played all the same. Raises
+    DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
     """
     _check(guard_sets, boundaries)
     began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
@@ -74,13 +72,13 @@ def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
     names = [guards.name for guards in guard_sets]
     if len(set(names)) < len(names) or not names:
         raise AgentFlowError(
-            "an atlas needs at least one set of guards, each with a name of its own. Nothing was started."
+            "An atlas needs at least one set of guards, and no two with the same name. Nothing was started."
         )
     for guards in guard_sets:
         engine_class(guards.without)
     unknown = sorted(set(boundaries) - set(BOUNDARIES))
     if unknown or not boundaries:
-        raise AgentFlowError(f"there is no boundary {''.join(unknown[:1])!r}; there are {', '.join(BOUNDARIES)}.")
+        raise AgentFlowError(f"There is no boundary {''.join(unknown[:1])!r}. Choose from {', '.join(BOUNDARIES)}.")
 
 
 def _url(where: str | Engine) -> str:
@@ -88,7 +86,7 @@ def _url(where: str | Engine) -> str:
 
 
 def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generator[AtlasCell, None, None]:
-    """The cells as they are played. After an interruption none is begun, and those that were begun have ended."""
+    """Yields the cells as they are played. After an interruption no new cell is begun, and those begun have ended."""
 
     def play(guards: GuardSet, boundary: str) -> AtlasCell:
         mine = free.get()
@@ -113,7 +111,7 @@ def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generat
 
 @contextmanager
 def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
-    """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
+    """A laboratory of this name for one cell after another; its schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
         engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
@@ -131,7 +129,7 @@ class AtlasBench:
         self.engine, self.stepper, self.agent = engine, stepper, agent
 
     def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
-        """The cell, played. Raises DatabaseAway; anything else that goes wrong is the cell's error."""
+        """Plays the cell. Raises DatabaseAway; anything else that goes wrong becomes the cell's error."""
         empty = AtlasCell(boundary, guards.name)
         try:
             self.agent.begin()
@@ -144,7 +142,7 @@ class AtlasBench:
             return replace(empty, state="failed", error=said)
 
     def _durable(self, cell: AtlasCell, guards: GuardSet) -> AtlasCell:
-        """A worker of the engine without these guards is killed, and another plays to the end."""
+        """Kills a worker of the engine without these guards, and lets another play to the end."""
         stepper = self.stepper
         if not self._bring(cell.boundary):
             return replace(cell, state="missing")
@@ -165,7 +163,7 @@ class AtlasBench:
         )
 
     def _bring(self, boundary: str) -> bool:
-        """A stands at the boundary; False if it came to an end and there was none."""
+        """Moves worker A to the boundary; False if the run ended without it."""
         edge, name = boundary.split(" ", 1)
         while self._place("A") != f"before {name}":
             if self.stepper.step("A").ended:
@@ -173,7 +171,7 @@ class AtlasBench:
         if edge == "after":
             self.stepper.move("A.")
             if self._place("A") != boundary:
-                raise LaneError(f"A stands {self._place('A')}, and not {boundary}.")
+                raise LaneError(f"Worker A stopped {self._place('A')}, not {boundary}.")
         return True
 
     def _place(self, lane: str) -> str:
@@ -181,13 +179,13 @@ class AtlasBench:
         return label(standing) if standing else ""
 
     def _naive(self, cell: AtlasCell) -> AtlasCell:
-        """A process that does the job from the top is killed, and another does it from the top."""
+        """Kills a process that does the job from the top, and lets another do it from the top."""
         job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
         retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
         return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
 
     def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
-        """The cell with what the world's rows and the steps' own notes say."""
+        """Adds the counts of the world's rows and of the steps' own notes to the cell."""
         (found,) = query(self.engine, _WORLD)
         return replace(cell, state="done", executions=self.agent.executions(), **found, **more)
 

@@ -1,8 +1,7 @@
 """The picture of a crash atlas: a row for each boundary, a column for each set of guards, and in each cell what is left.
 
-What lives here: where things stand and how they look. What does not: what happened (`atlas_result`). Right is quiet, wrong
-is loud: one effect is a small muted diamond, a duplicate is filled with ink, a lost effect is hatched. The two rows of the
-acknowledgment gap stand between rules.
+Right is quiet, wrong is loud: one effect is a small muted diamond, a duplicate is filled with ink, a lost effect is
+hatched. The two rows of the acknowledgment gap lie between rules.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TITLE = "Crash atlas: business effects after a worker is killed at each boundary
 
 
 def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
-    """The atlas as a picture with its text twin; `live`: each cell can get the focus and is heard by itself."""
+    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone."""
     rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
     bottom, right = list(rows.values())[-1] + 24.5, LEFT + WIDE * len(atlas.guard_sets)
     notes = atlas.notes()
@@ -63,7 +62,7 @@ class AtlasPicture(Picture):
 
 
 def _rows(boundaries: Sequence[str]) -> Iterator[float]:
-    """The middle of each row: pairs stand together, and the gap stands apart."""
+    """The middle of each row: before and after one transaction lie close together, the gap lies apart."""
     y = float(FIRST)
     for before, boundary in zip((None, *boundaries), boundaries, strict=False):
         if before:
@@ -96,7 +95,7 @@ def _names(boundary: str, y: float) -> Iterator[str]:
 
 
 def _cell(cell: AtlasCell, x: float, y: float, live: bool) -> str:
-    """One cell, named by its sentence."""
+    """One cell, labelled with its sentence."""
     focus = ' tabindex="-1" role="img" data-lm-suppress-shortcuts="true"' if live else ""
     said = escaped(cell.sentence)
     where = f'data-boundary="{escaped(cell.boundary)}" data-guards="{escaped(cell.guards)}"'
@@ -122,7 +121,7 @@ def _marks(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
 
 
 def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
-    """One effect: quiet, in ink within the gap; further left, with a word beside it, if nobody completed the workflow."""
+    """One effect: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
     loud = cell.boundary in GAP
     x -= 0 if cell.completed else 20
     yield _diamond(x - 9, y, 5, fill=INK if loud else MUTE)
@@ -213,7 +212,7 @@ def _killed(bottom: float, kills: int) -> str:
 
 
 def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
-    """The row names and what is left of them, on paper, to stand over the picture's own."""
+    """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
     parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]

@@ -1,9 +1,8 @@
-"""A crash atlas to click on: the picture, a list of its cells, and of the chosen one the timeline and the schedule.
+"""A crash atlas to click on: the picture, a list of its cells, and the timeline and schedule of the chosen one.
 
-What lives here: the widget, and what it shows without a kernel. What does not: playing (`atlas`), drawing (`atlas_picture`,
-`timeline`). The list is a plain `Dropdown`, so all of it works by keyboard; a click on a cell, or the focus on it, chooses it
-in the list (`atlas.js`). A cell of the notebook can do the same, `view.choose("after tool", "all guards")`, and watch an atlas
-while it is played: `view = AtlasView(AtlasResult())`, then `atlas(engine, watch=view.show)`.
+The list is a plain `Dropdown`, so everything works by keyboard; a click or the focus on a cell chooses it in the list
+(`atlas.js`). A notebook can do the same with `view.choose("after tool", "all guards")`, and can watch an atlas while it is
+played: `view = AtlasView(Atlas())`, then `atlas(engine, watch=view.show)`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _STYLE = """<style>
 
 
 class AtlasView:
-    """An atlas in a notebook: live a widget, without a kernel the picture and the chosen cell's timeline."""
+    """An atlas in a notebook: a widget, or without a kernel the picture and the chosen cell's timeline."""
 
     def __init__(self, atlas: AtlasResult, chosen: AtlasCell | None = None) -> None:
         self.atlas = atlas
@@ -54,20 +53,20 @@ class AtlasView:
         self.show(atlas)
 
     def show(self, atlas: AtlasResult) -> None:
-        """This atlas is shown, such as one with a cell more; it has the same rows and columns."""
+        """Shows this atlas instead, for example with one cell more; it has the same rows and columns."""
         self.atlas = atlas
         self._map.value = draw_atlas(atlas, live=True)._repr_html_()
         self.choose(*self._list.value)
 
     def choose(self, boundary: str, guards: str) -> AtlasCell:
-        """This cell is shown; the cell. Raises KeyError if there is none."""
+        """Shows this cell and returns it. Raises KeyError if there is none."""
         self.cell = self.atlas.cell(boundary, guards)
         self._list.value = (boundary, guards)
         self._detail.value = detail(self.cell)
         return self.cell
 
     def close(self) -> None:
-        """No widget of the view is left."""
+        """Closes every widget of the view."""
         for widget in (*self.view.children, self.view):
             widget.close()
 

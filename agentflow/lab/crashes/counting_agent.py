@@ -1,6 +1,6 @@
-"""A support agent that counts: each execution of a step is noted in a file before it is made, so a SIGKILL loses none.
+"""A support agent that counts: it notes each execution of a step in a file before the step has its result.
 
-What does not live here: who is killed where (`atlas`).
+So a SIGKILL loses none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..schedule.presets import WatchedModel
 
 @dataclass(frozen=True)
 class CountedAgent:
-    """The support agent, whose steps are noted in a file as they are executed. It can be sent to a process."""
+    """The support agent, with a note in a file for each execution of a step. It can be sent to a process."""
 
     notes: Path
 
@@ -35,10 +35,10 @@ class CountedAgent:
         return answer
 
     def begin(self) -> None:
-        """Nothing is noted."""
+        """Empties the file."""
         self.notes.write_text("", encoding="utf-8")
 
     def executions(self) -> tuple[tuple[int, str], ...]:
-        """Each execution of a step: in which process, and which step."""
+        """The process id and the step of each execution."""
         lines = self.notes.read_text(encoding="utf-8").splitlines()
         return tuple((int(pid), step) for pid, step in (line.split(" ", 1) for line in lines))

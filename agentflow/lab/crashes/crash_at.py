@@ -1,8 +1,7 @@
 """A worker is lost at a boundary: by an exception (kinder, `finally` blocks run) or by SIGKILL of a real process.
 
 Both go through the engine's one hook and write one history entry before they act: `crash_injected` or `worker_killed`.
-A workflow that does not exist yet has no history, and a claim that has not happened no workflow: then nothing is
-recorded. What does not live here: which crashes to choose (`soak`), the processes (`processes`).
+Nothing is recorded where there is no workflow yet: before it is created, and before a claim has found one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..laboratory.processes import kill_me
 
 @dataclass(frozen=True)
 class CrashAt:
-    """A rule that picklably names one boundary: the `nth` visit of this edge of this transaction.
+    """A rule, sendable to a process, that names one boundary: the `nth` visit of this edge of this transaction.
 
     `subject` (step id, action key, event), `worker` and `workflow` narrow it; None means any. After a transaction only
     the outcome "committed" counts.
@@ -31,7 +30,7 @@ class CrashAt:
     nth: int = 1
 
     def matches(self, boundary: Boundary) -> bool:
-        """Whether the boundary is one of those that this rule names, whichever visit it is."""
+        """Whether the rule names this boundary, on whichever visit."""
         return (
             (self.transaction, self.edge) == (boundary.transaction, boundary.edge)
             and self.subject in (None, boundary.subject)
@@ -45,7 +44,7 @@ class CrashAt:
 
 
 def by_exception(engine: Engine, rule: CrashAt) -> Hook:
-    """A hook that raises CrashInjected at the rule's boundary, once; the history has `crash_injected`."""
+    """A hook that raises CrashInjected at the rule's boundary, once, after writing `crash_injected` to the history."""
 
     def crash(boundary: Boundary) -> None:
         _record(engine, "crash_injected", rule, boundary)
@@ -55,13 +54,13 @@ def by_exception(engine: Engine, rule: CrashAt) -> Hook:
 
 
 def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
-    """This process is dead, and the workflow's history has `worker_killed` at this boundary. Does not return."""
+    """Writes `worker_killed` to the workflow's history and kills this process. Does not return."""
     _record(engine, "worker_killed", at, boundary)
     kill_me()
 
 
 def at_boundary(rule: CrashAt, act: Hook) -> Hook:
-    """A hook that acts at the rule's boundary, once."""
+    """A hook that calls `act` at the rule's boundary, once."""
     visits = 0
 
     def hook(boundary: Boundary) -> None:
