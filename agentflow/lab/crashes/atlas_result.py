@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from ..history.canonical import agreed, canonical
 from ..history.entries import Row
@@ -17,9 +17,6 @@ from ..history.sentences import sentences
 from ..notebook.tables import counted
 from ..schedule.presets import PRESETS
 from .kill_plan import GAP, PATH
-
-if TYPE_CHECKING:
-    import pandas
 
 CellState = Literal["running", "done", "missing", "failed"]
 BOUNDARIES = ("before claim", *PATH)
@@ -186,27 +183,6 @@ class AtlasResult:
         return not self.problems
 
     # -- to look at --------------------------------------------------------------------------------------------------
-
-    def frame(self) -> pandas.DataFrame:
-        """The cells as a table, a row each. Times in ms."""
-        import pandas
-
-        cells = list(self)
-        numbers = {name: [getattr(cell, name) for cell in cells] for name in ("effects", "attempts")}
-        played = [cell.state == "done" for cell in cells]
-        numbers["executions"] = [len(c.executions) if done else None for c, done in zip(cells, played, strict=True)]
-        numbers["executed_again"] = [c.executed_again if done else None for c, done in zip(cells, played, strict=True)]
-        return pandas.DataFrame(
-            {
-                "boundary": [cell.boundary for cell in cells],
-                "guards": [cell.guards for cell in cells],
-                "state": [cell.state for cell in cells],
-                **{name: pandas.array(values, dtype="Int64") for name, values in numbers.items()},
-                "completed": [cell.completed for cell in cells],
-                "recovery_ms": pandas.array([cell.recovery_ms for cell in cells], dtype="Float64"),
-                "schedule": [cell.line for cell in cells],
-            }
-        )
 
     def grid(self) -> str:
         """The effects as plain text, a line for each boundary."""

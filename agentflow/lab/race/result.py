@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ..notebook.tables import Table, counted
 from ..schedule.grammar import MAX_REQUESTS
 from .order import Commit, in_order, schedule_of
-
-if TYPE_CHECKING:
-    import pandas
 
 DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}
@@ -145,24 +141,6 @@ class RaceResult:
         return found
 
     # -- to look at --------------------------------------------------------------------------------------------------
-
-    def frame(self) -> pandas.DataFrame:
-        """The claims as a table, empty ones too, in the order in which they ended. Times in ms since the first was asked."""
-        import pandas
-
-        ended = {(held.look.workflow, held.look.token): held.ended for held in self.held}
-        columns = {
-            "worker": [look.worker for look in self.looks],
-            "workflow": [look.workflow for look in self.looks],
-            "token": pandas.array([look.token for look in self.looks], dtype="Int64"),
-            "met": [", ".join(look.met) for look in self.looks],
-            "waited": [look in self.waited for look in self.looks],
-            "work_left": [look.work_left for look in self.looks],
-            "asked_ms": [look.asked for look in self.looks],
-            "claim_ms": [round(look.got - look.asked, 3) for look in self.looks],
-            "ended": ["empty" if not look.workflow else ended[look.workflow, look.token] for look in self.looks],
-        }
-        return pandas.DataFrame(columns)
 
     def table(self) -> Table:
         """What each worker did, a row each."""

@@ -445,13 +445,13 @@ def test_a_notebook_gets_the_picture_and_a_terminal_the_table(whole: Atlas) -> N
     assert grid["before intent"].split()[2:] == ["1", "1", "1", "1", "1", "-"]
 
 
-def test_the_frame_has_a_row_for_each_cell(whole: Atlas) -> None:
-    frame = whole.frame()
-    assert len(frame) == 84
-    assert frame.groupby("guards")["effects"].sum().to_dict() == {
+def test_the_effects_of_each_column_add_up_and_a_missing_boundary_has_none(whole: Atlas) -> None:
+    assert len(list(whole)) == 84
+    assert {guards.name: sum(cell.effects or 0 for cell in whole.column(guards)) for guards in whole.guard_sets} == {
         ALL: 14, NO_FENCE: 14, READS: 14, NO_KEY: 16, ACKNOWLEDGES: 12, NAIVE: 8,
     }  # fmt: skip
-    assert frame[frame.state == "missing"][["effects", "attempts", "executed_again"]].isna().all().all()
+    missing = [cell for cell in whole if cell.state == "missing"]
+    assert missing and all((cell.effects, cell.attempts, cell.executions) == (None, None, ()) for cell in missing)
 
 
 # -- clicking --------------------------------------------------------------------------------------------------------
