@@ -172,14 +172,5 @@ class _QueueLog:
 
     def add(self, event: str, said: str, worker: str, subject: str | None = None) -> None:
         """Adds an entry."""
-        same = {"at": None, "transaction": None, "fence_token": None}
-        self.entries.append(
-            {
-                "n": len(self.entries) + 1,
-                "event": event,
-                "subject": subject,
-                "worker": worker,
-                "detail": {"said": said},
-                **same,
-            }
-        )
+        entry = {"n": len(self.entries) + 1, "event": event, "subject": subject, "worker": worker}
+        self.entries.append({**entry, "detail": {"said": said}, "at": None, "transaction": None, "fence_token": None})

@@ -81,7 +81,7 @@ def soak(
         )
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
-        run.carry(_read_back(spool), kills, random_kills, stall_seconds, progress)
+        run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
         return run.report(plan, seed, random_kills, time.monotonic() - began)
 
 
@@ -308,7 +308,3 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
             raise SoakError("There is no request to run. Give a file that has some.")
         spool.seek(0)
         yield spool, total
-
-
-def _read_back(spool: IO[str]) -> Iterator[str]:
-    return (json.loads(line) for line in spool)

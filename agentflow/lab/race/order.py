@@ -10,7 +10,6 @@ so it is checked while the order is built, and what contradicts it becomes an ed
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -62,7 +61,7 @@ def _sorted(entries: Sequence[Commit], later: Sequence[tuple[int, int]]) -> tupl
     queue = {name: n for n, name in enumerate(dict.fromkeys(entry.workflow for entry in entries))}
     # The rows that a claim could get, each with the entry that freed it (None: free from the beginning).
     free: dict[str, int | None] = dict.fromkeys(queue)
-    waiting: list[tuple[float, int]] = []  # what may come next, as (time, entry): a heap
+    waiting: list[tuple[float, int]] = []  # what may come next, as (time, entry)
     found: list[int] = []
     clashes: list[tuple[int, int]] = []
 
@@ -72,12 +71,10 @@ def _sorted(entries: Sequence[Commit], later: Sequence[tuple[int, int]]) -> tupl
         return [name for name in free if is_claim and queue[name] < queue[entries[n].workflow]]
 
     while order.is_active():
-        for n in order.get_ready():
-            heapq.heappush(waiting, (entries[n].at, n))
+        waiting += [(entries[n].at, n) for n in order.get_ready()]
         # The earliest entry that contradicts nothing; if each of them is a claim that passes over a free row, the earliest.
-        chosen = next((each for each in sorted(waiting) if not older(each[1])), waiting[0])
+        chosen = next((each for each in sorted(waiting) if not older(each[1])), min(waiting))
         waiting.remove(chosen)
-        heapq.heapify(waiting)
         n = chosen[1]
         # A row that was free from the beginning gives no edge: nothing could have come later to explain it.
         clashes += [(n, made) for name in older(n) if (made := free[name]) is not None]
