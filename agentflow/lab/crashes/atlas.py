@@ -29,7 +29,7 @@ from ..schedule.grammar import Move, Setting
 from ..schedule.presets import REQUESTS
 from ..schedule.stepper import Stepper
 from .atlas_picture import Atlas
-from .atlas_result import BOUNDARIES, DEFAULT, AtlasCell, GuardSet
+from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet
 from .counting_agent import CountedAgent
 from .kill_plan import label
 from .naive_queue import QueuedJob, kill_and_retry
@@ -41,7 +41,7 @@ CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boun
 
 
 def atlas(
-    where: str | Engine, *, guard_sets: Sequence[GuardSet] = DEFAULT, boundaries: Sequence[str] = BOUNDARIES,
+    where: str | Engine, *, guard_sets: Sequence[GuardSet] = GUARD_SETS, boundaries: Sequence[str] = BOUNDARIES,
     schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip

@@ -56,7 +56,7 @@ def _set(name: str, *lines: str, **predicted: int) -> GuardSet:
     )
 
 
-DEFAULT = (
+GUARD_SETS = (
     GuardSet(("all guards",)),
     _set("fence_token", "no fence"),
     _set("claim_reads_first", "claim reads,", "then writes"),
@@ -141,7 +141,7 @@ class AtlasCell:
 class AtlasResult:
     """Every boundary times every set of guards, without its picture."""
 
-    guard_sets: tuple[GuardSet, ...] = DEFAULT
+    guard_sets: tuple[GuardSet, ...] = GUARD_SETS
     cells: Mapping[tuple[str, str], AtlasCell] = field(default_factory=dict)
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES

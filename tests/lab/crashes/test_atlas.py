@@ -24,7 +24,7 @@ from agentflow.errors import AgentFlowError, DatabaseAway, LaneError, NotALabora
 from agentflow.lab.crashes import atlas as playing
 from agentflow.lab.crashes.atlas import AtlasBench, atlas, atlas_bench
 from agentflow.lab.crashes.atlas_picture import Atlas, draw_atlas
-from agentflow.lab.crashes.atlas_result import BOUNDARIES, DEFAULT, STALE_WORKER, TWO_CLAIMS, AtlasCell, GuardSet
+from agentflow.lab.crashes.atlas_result import BOUNDARIES, GUARD_SETS, STALE_WORKER, TWO_CLAIMS, AtlasCell, GuardSet
 from agentflow.lab.crashes.atlas_view import AtlasView
 from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
@@ -35,7 +35,7 @@ from tests.support.helpers import database_of_its_own, eventually
 from tests.support.programs import ROOT, environment, running
 
 SVG = "{http://www.w3.org/2000/svg}"
-ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in DEFAULT)
+ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in GUARD_SETS)
 PLAYED_BY_NAIVE = ("before claim", "after claim", "before tool", "after tool", "before complete", "after complete")
 WRONG = {
     (NO_KEY, "after tool"): 2,
@@ -208,11 +208,11 @@ def test_a_cell_that_cannot_be_played_says_why_and_the_next_one_is_played(
 
     with monkeypatch.context() as patch:
         patch.setattr(AtlasBench, "_bring", fails)
-        cell = one.play(DEFAULT[0], "after tool")
+        cell = one.play(GUARD_SETS[0], "after tool")
     assert (cell.state, cell.error) == ("failed", "A is nowhere.")
     assert Atlas().with_cell(cell).problems[0] == "before claim, all guards: not played yet"
     assert cell.sentence in Atlas().with_cell(cell).problems
-    assert one.play(DEFAULT[0], "after tool").effects == 1
+    assert one.play(GUARD_SETS[0], "after tool").effects == 1
 
 
 def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: AtlasBench) -> None:
@@ -230,13 +230,13 @@ def test_a_lost_database_ends_the_atlas(one: AtlasBench, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(one.stepper, "reset", away)
     with pytest.raises(DatabaseAway):
-        one.play(DEFAULT[0], "after tool")
+        one.play(GUARD_SETS[0], "after tool")
 
 
 @pytest.mark.parametrize(
     ("guard_sets", "boundaries"),
-    [([], BOUNDARIES), ([GuardSet(("x",), ("no_such_guard",))], BOUNDARIES), (DEFAULT[:1] * 2, BOUNDARIES),
-     (DEFAULT, ["before lunch"]), (DEFAULT, [])],
+    [([], BOUNDARIES), ([GuardSet(("x",), ("no_such_guard",))], BOUNDARIES), (GUARD_SETS[:1] * 2, BOUNDARIES),
+     (GUARD_SETS, ["before lunch"]), (GUARD_SETS, [])],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused_before_anything_starts(url: str, guard_sets: Any, boundaries: Any) -> None:
     with pytest.raises(AgentFlowError):
@@ -244,16 +244,16 @@ def test_what_cannot_be_asked_is_refused_before_anything_starts(url: str, guard_
 
 
 def test_a_prediction_that_is_wrong_is_a_problem(whole: Atlas) -> None:
-    optimist = GuardSet(DEFAULT[3].lines, DEFAULT[3].without)
-    found = Atlas((DEFAULT[0], optimist), whole.cells)
+    optimist = GuardSet(GUARD_SETS[3].lines, GUARD_SETS[3].without)
+    found = Atlas((GUARD_SETS[0], optimist), whole.cells)
     assert found.problems == [
         "after tool, no idempotency key: 2 effects, where 1 effect was predicted",
         "before acknowledge, no idempotency key: 2 effects, where 1 effect was predicted",
     ]
-    naive = GuardSet(DEFAULT[5].lines, naive=True, predicted={"after tool": 2, "before complete": 2})
+    naive = GuardSet(GUARD_SETS[5].lines, naive=True, predicted={"after tool": 2, "before complete": 2})
     assert len(Atlas((naive,), whole.cells).problems) == 8  # boundaries that were said to exist
     unkilled = AtlasCell("after tool", ALL, "done", 1, 2, True, exit_code=0)
-    assert "exit code 0" in Atlas((DEFAULT[0],), whole.cells).with_cell(unkilled).problems[0]
+    assert "exit code 0" in Atlas((GUARD_SETS[0],), whole.cells).with_cell(unkilled).problems[0]
 
 
 # -- nothing is left -------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_nothing_is_left_afterwards(own_database: Any) -> None:
     database = own_database()
     seen: list[Atlas] = []
     where = database.url.render_as_string(hide_password=False)
-    found = atlas(where, guard_sets=DEFAULT[4:], boundaries=("before tool", "after tool"), watch=seen.append)
+    found = atlas(where, guard_sets=GUARD_SETS[4:], boundaries=("before tool", "after tool"), watch=seen.append)
     assert found.ok
     assert [len(one.cells) for one in seen] == [1, 2, 3, 4]
     eventually(lambda: left_in(database) == ([], []))
@@ -291,7 +291,7 @@ def test_a_watcher_that_fails_ends_the_atlas_and_leaves_nothing(own_database: An
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:
-        atlas(database.url.render_as_string(hide_password=False), guard_sets=DEFAULT[:2], watch=fail)
+        atlas(database.url.render_as_string(hide_password=False), guard_sets=GUARD_SETS[:2], watch=fail)
     assert left_in(database)[0] == []  # also while the error still holds the frames in which it happened
     assert caught.tb is not None
     assert len(seen) == 1
