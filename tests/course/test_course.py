@@ -40,6 +40,7 @@ from agentflow.lab.laboratory import laboratory
 from agentflow.lab.laboratory.laboratory import fresh_laboratory
 from tests.conftest import drop
 from tests.support.helpers import database_of_its_own
+from tests.support.signals import send
 
 ROOT = Path(__file__).resolve().parents[2]
 START, RETRY = "00-start-here", "01-retry-or-checkpoint"
@@ -220,11 +221,10 @@ def test_an_answer_survives_the_kill_of_its_kernel(stage: Lesson, server: str, s
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as kernel:
-        try:
-            assert kernel.stdout is not None
-            assert kernel.stdout.readline() == b"kept\n"
-        finally:
-            kernel.send_signal(signal.SIGKILL)
+        assert kernel.stdout is not None
+        assert kernel.stdout.readline() == b"kept\n"
+        send(kernel.pid, signal.SIGKILL)
+    assert kernel.returncode == -signal.SIGKILL
     assert "You answered 2 (guess)" in shown(course.stage(START).reveal(ASKED))
 
 

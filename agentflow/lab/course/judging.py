@@ -15,7 +15,6 @@ from typing import Any
 from ... import run
 from ...engine import Engine
 from ...errors import AgentFlowError, BadSchedule, LaneError
-from ...tools import StandInModel
 from ...workflows import WORKFLOWS, support_agent_with
 from ..history.canonical import canonical
 from ..history.entries import Row
@@ -24,6 +23,7 @@ from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.learner_code import own_line
 from ..notebook.tables import shown
 from ..schedule.grammar import Schedule, parse
+from ..schedule.presets import WatchedModel
 from ..schedule.stepper import Stepper
 from .checks import CheckFailed
 
@@ -120,25 +120,18 @@ class Tried:
         return [entry for entry in self.history if entry["event"] == event]
 
 
-class CountingModel(StandInModel):
-    """A stand-in model that also knows how often each of its calls was made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: Counter[str] = Counter()
-
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        self.made[name] += 1
-        return super()._answer(name, prompt, answer)
-
-
 def tried(schedule: Schedule, engine: Engine) -> Tried:
     """Plays the schedule on the server of `engine`, in a schema that is dropped afterwards; what became of request-1.
 
     Raises CheckFailed if it cannot be played to its end.
     """
-    model = CountingModel()
-    workflows = {**WORKFLOWS, "support_agent": support_agent_with(model)}
+    made: Counter[str] = Counter()
+
+    def count(name: str, answer: Any) -> Any:
+        made[name] += 1
+        return answer
+
+    workflows = {**WORKFLOWS, "support_agent": support_agent_with(WatchedModel(count))}
     url = engine.database.url.render_as_string(hide_password=False)
     with own_schema(url, new_name("tried")) as database:
         own = Engine(database, workflows=workflows, policy=PATIENT)
@@ -146,7 +139,7 @@ def tried(schedule: Schedule, engine: Engine) -> Tried:
             with Stepper(own) as stepper:
                 stepper.play(schedule)
             row, history = own.get_workflow("request-1") or {}, canonical(own.history("request-1"))
-            return Tried(row, history, dict(model.made))
+            return Tried(row, history, dict(made))
         except (BadSchedule, LaneError) as error:
             raise CheckFailed(f"Your schedule cannot be played to its end: {_why(error)}") from None
         finally:

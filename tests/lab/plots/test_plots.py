@@ -26,7 +26,7 @@ from tests.conftest import drop, rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-LAB = Path(plots.__file__).parent
+LAB = Path(plots.__file__).parents[1]
 LEASE, POLL = 0.4, 0.1
 
 
@@ -66,6 +66,8 @@ def effected() -> pandas.DataFrame:
             "planned": [1, 1, 1, 1, 1],
             "attempts": [1, 1, 2, 2, 0],
             "effects": [1, 1, 1, 2, 0],
+            "too_many": [0, 0, 0, 1, 0],
+            "undone": [0, 0, 0, 0, 1],
         }
     )
 
@@ -327,10 +329,10 @@ def test_only_plots_imports_matplotlib() -> None:
 
 def test_a_plot_needs_no_display_no_pyplot_and_importing_agentflow_no_matplotlib() -> None:
     program = """
-import sys, agentflow, agentflow.lab.race, agentflow.lab.frames
+import sys, agentflow, agentflow.lab.race.race, agentflow.lab.plots.frames
 assert not [name for name in ("matplotlib", "pandas") if name in sys.modules]
 import pandas
-from agentflow.lab.plots import work_per_worker
+from agentflow.lab.plots.plots import work_per_worker
 svg = work_per_worker(pandas.DataFrame({"worker": ["A"], "claimed": [1], "completed": [1]})).svg
 assert "matplotlib.pyplot" not in sys.modules
 """
@@ -379,6 +381,7 @@ def test_effects_and_work_of_real_kills_are_the_rows(crashed: Engine) -> None:
     world = rows(crashed, "SELECT sum(attempts)::int AS attempts, count(*)::int AS effects FROM {w}.tool_ledger")[0]
     assert (effects["attempts"].sum(), effects["effects"].sum()) == (world["attempts"], world["effects"])
     assert list(effects["planned"]) == list(effects["effects"]) == [1] * 12
+    assert list(effects["too_many"]) == list(effects["undone"]) == [0] * 12
     claims = rows(crashed, "SELECT count(*)::int AS n FROM {s}.history WHERE event = 'workflow_claimed'")[0]["n"]
     assert work["claimed"].sum() == claims and work["completed"].sum() == 12
     together = work_frame(crashed)
