@@ -21,8 +21,6 @@ from multiprocessing.process import BaseProcess
 from statistics import fmean
 from typing import IO, Any, TypeVar
 
-from sqlalchemy import text
-
 from ... import evidence
 from ...database import Database
 from ...engine import Engine
@@ -265,9 +263,7 @@ class _Soak:
 
     def _ask(self, query: str, **binds: Any) -> list[dict[str, Any]]:
         schema = self.database.schema
-        with self.database.alchemy.connect() as connection:
-            found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
-            return [dict(row) for row in found.mappings()]
+        return self.database.read_sql(query.format(s=f'"{schema}"', w=f'"{schema}_world"'), binds)[1]
 
 
 _FINISHED = "SELECT count(*) AS finished FROM {s}.workflows WHERE finished_at IS NOT NULL"
@@ -276,9 +272,9 @@ SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
 _REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
-_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
-_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
-_ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
+_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(%(alive)s) ORDER BY 1"
+_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = %(name)s"
+_ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = %(name)s AND state = 'active'"
 
 
 def _soon(look: Callable[[], T], seconds: float = 0.25) -> T:

@@ -20,7 +20,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
 from ...database import Database
@@ -162,10 +161,9 @@ class Bench:
 
     def __init__(self, database: Database, keep_crashes: bool = True) -> None:
         self.database, self.keep_crashes = database, keep_crashes
-        self._held = database.alchemy.raw_connection()
-        self._connection: psycopg.Connection[Any] = self._held.driver_connection  # type: ignore[assignment]
-        self._cursor = self._connection.cursor(row_factory=dict_row)
-        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}")
+        self._connection = database.session()
+        self._cursor = self._connection.cursor()
+        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}".encode())
         self._read = rows_sql(database.schema)
         self._memory: dict[tuple[int, str, str], Asked] = {}
         self._numbers: dict[str, int] = {}
@@ -249,7 +247,7 @@ class Bench:
 
     def close(self) -> None:
         """The connection is closed."""
-        self._held.invalidate()
+        self._connection.close()
 
     @staticmethod
     def _with_defaults(text: str) -> dict[str, list[dict[str, Any]]]:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...database import Database, Row
+from ...database import Row, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
@@ -90,9 +90,9 @@ class Player:
         self.watch, self._thread = watch, threading.get_ident()
         self.engine: Engine = engine.with_hook(self._hook)
         self._known = _known(engine)
-        self.engine.database = _recorded(engine.database, self)
+        self.engine.database = engine.database.with_door(self._door)
         world = copy.copy(engine.world)
-        world.database = _recorded(engine.world.database, self)
+        world.database = engine.world.database.with_door(self._door)
         self.engine.tool = world if engine.tool is engine.world else engine.tool
         self.engine.world = world
         self._programs: dict[str, Program] = {}
@@ -204,10 +204,12 @@ class Player:
             )
             raise SystemExit
 
-    def refuse(self, why: str) -> None:
-        """The program stops where it is, and is refused for this reason."""
+    def _door(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[Row]:
+        """The door of the played engine's databases: nothing gets through to PostgreSQL."""
         self._in_its_thread()
-        self._stop(why)
+        if name == "session":
+            self._stop("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
+        return self.answer(name, text, params)
 
     def _stop(self, wrong: str) -> None:
         self._wrong = self._wrong or wrong
@@ -215,7 +217,6 @@ class Player:
 
     def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
-        self._in_its_thread()
         if self._pending is not None or self._wrong or self.watch.tries:
             raise Stopped("it stands already")
         if params and params.get("p_error") and self.raised is None:
@@ -274,26 +275,6 @@ def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         uuid.uuid4 = real
-
-
-def _recorded(database: Database, player: Player) -> Database:
-    """The database with its door closed: statements get what the player has recorded."""
-    own = copy.copy(database)
-    kind = type(database)
-
-    def run(_: Database, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
-        return player.answer(name, text, params)
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        player.refuse("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
-
-    closed = {
-        "_run": run,
-        "alchemy": property(refuse),
-        **dict.fromkeys(("_connect", "_take", "listen", "twin"), refuse),
-    }
-    own.__class__ = type(f"Recorded{kind.__name__}", (kind,), {**closed, "forget_connections": lambda _: None})
-    return own
 
 
 def _known(engine: Engine) -> frozenset[str]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from ...engine import Engine
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
 
@@ -83,18 +82,15 @@ def counted(number: int, one: str, more: str = "") -> str:
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
     """The rows of a SELECT, in which tables of the engine and of the world are named without a schema.
 
-    `binds` fill `:name`. The transaction is read only. Raises what SQLAlchemy raises for SQL that PostgreSQL refuses.
+    `binds` fill `:name`. The transaction is read only. Raises QueryRefused if PostgreSQL refuses the query.
     """
-    schema = engine.database.schema
-    readers = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
-    with readers.begin() as connection:
-        connection.execute(text("SET TRANSACTION READ ONLY"))
-        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}, {quoted(schema + WORLD_SUFFIX)}"))
-        # Prepared: PostgreSQL then takes one command only, and a COMMIT in front of another is refused.
-        connection.connection.driver_connection.prepare_threshold = 0  # type: ignore[union-attr]
-        found = connection.execute(text(sql), binds)
-        columns = list(found.keys())
-        return Table([dict(row) for row in found.mappings()], caption, columns)
+    columns, rows = engine.database.read_sql(driver_sql(sql), binds)
+    return Table(rows, caption, columns)
+
+
+def driver_sql(sql: str) -> str:
+    """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
+    return str(text(sql).compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,4 @@ def rows_from(answer: Row) -> Rows:
 
 def read_rows(engine: HasDatabase) -> Rows:
     """All rows of the engine's laboratory, from one snapshot. Raises DatabaseAway."""
-    database = engine.database
-    with database.alchemy.connect() as connection:
-        found = connection.exec_driver_sql(rows_sql(database.schema))
-        return rows_from(dict(found.mappings().one()))
+    return rows_from(engine.database.run(_READ)[0])

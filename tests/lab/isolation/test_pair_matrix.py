@@ -11,9 +11,9 @@ import pytest
 from agentflow import Database, Engine, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.lab.broken.catalogue import engine_class
-from agentflow.lab.isolation import pair_matrix as pairs
+from agentflow.lab.isolation import pairs
 from agentflow.lab.isolation.pair_matrix import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair, PairMatrix, pair_matrix
-from agentflow.lab.isolation.sessions import Stage
+from agentflow.lab.isolation.sessions import TwoSessions
 from agentflow.lab.isolation.situations import SITUATIONS, calls
 from agentflow.statements import TRANSACTIONS
 from tests.support.helpers import eventually
@@ -89,15 +89,15 @@ def test_an_unknown_situation_or_transaction_is_refused_with_the_names_that_ther
 def test_rows_put_back_are_the_situations_rows(schema: Callable[[], Database]) -> None:
     database = schema()
     migrate(database, laboratory=True)
-    stage = Stage(Engine, database)
+    stage = TwoSessions(Engine, database)
     try:
         for situation in SITUATIONS:
             several = calls(stage.set_up(situation))
             before = stage.in_turn().rows
             for call in several:
                 back = stage.way_back(before, stage.in_turn(call).rows)
-                stage.one.run(call)
-                stage.one.session.end("COMMIT")
+                stage.one.call(call)
+                stage.one.end("COMMIT")
                 if back:
                     stage.restore(back)
                 assert stage.in_turn().rows == before, f"{situation}: {call.label}"

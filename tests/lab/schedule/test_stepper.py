@@ -22,7 +22,7 @@ from agentflow.lab.schedule.grammar import Move, Setting
 from agentflow.lab.schedule.moves import Moved
 from agentflow.lab.schedule.presets import PRESETS, REQUESTS
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.checker import check
+from agentflow.lab.verify.checker import find_mistakes
 from tests.conftest import drop, rows
 
 TO_THE_END = [
@@ -214,7 +214,7 @@ def test_what_befalls_a_worker_that_holds_nothing_is_told_where_it_is_missed(
     assert {(one["subject"], one["worker"].split(".")[0], one["fence_token"]) for one in found} <= {
         ("before claim", "A", None)
     }
-    assert check(engine.database) == []
+    assert find_mistakes(engine.database) == []
 
 
 def test_a_worker_that_gave_a_workflow_up_is_not_missed_by_it(stepper: Stepper, engine: Engine) -> None:
