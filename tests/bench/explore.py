@@ -9,9 +9,9 @@ from agentflow import Engine
 from agentflow.lab.broken.catalogue import BROKEN
 from agentflow.lab.explorer.explore import explore
 from agentflow.lab.explorer.report import Exploration
-from agentflow.lab.explorer.verdicts import VERDICTS
 from agentflow.lab.verify.checker import find_mistakes
 from tests.bench.place import Place
+from tests.support.verdicts import VERDICTS
 
 LARGER = {"crashes": 3, "expiries": 3, "lost_replies": 2}
 COPIES = 145_000  # of a workflow with seven entries

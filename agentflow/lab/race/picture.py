@@ -12,7 +12,7 @@ from bisect import bisect_left
 
 from ..notebook.tables import counted
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
-from .order import Commit
+from ..schedule.commit_order import Commit
 from .result import MEASURED, SAID, Held, Look, Race
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960

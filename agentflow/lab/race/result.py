@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from ..notebook.tables import Table, counted
 from ..pictures.svg import Picture
+from ..schedule.commit_order import Commit, in_order
 from ..schedule.grammar import MAX_REQUESTS
-from .order import Commit, in_order, schedule_of
+from .order import schedule_of
 
 if TYPE_CHECKING:
     import pandas

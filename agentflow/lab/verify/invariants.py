@@ -18,7 +18,7 @@ from .snapshot import Row as Row
 from .snapshot import Rows as Rows
 from .snapshot import read_rows as read_rows
 
-Kind = Literal["harm", "authority"]
+InvariantKind = Literal["harm", "authority"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Invariant:
     """Something that must hold on every transition, with the sentence that says it."""
 
     name: str
-    kind: Kind
+    kind: InvariantKind
     sentence: str
     check: Check
 
@@ -85,7 +85,7 @@ INVARIANTS: dict[str, Invariant] = {}
 """Every invariant by name; those of harm first."""
 
 
-def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
+def _invariant(kind: InvariantKind, sentence: str) -> Callable[[Check], Check]:
     def add(check: Check) -> Check:
         name = check.__name__.replace("_", " ")
         INVARIANTS[name] = Invariant(name, kind, sentence, check)
@@ -94,8 +94,8 @@ def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
     return add
 
 
-def broken(transition: Transition) -> list[tuple[Invariant, Guilty]]:
-    """Every invariant that this transition breaks, each with the guilty row."""
+def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+    """Returns every invariant that this transition violates, each with the guilty row."""
     return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
 
 
