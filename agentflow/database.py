@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import dict_row
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, create_engine, text
 from sqlalchemy import Engine as Alchemy
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -180,10 +181,10 @@ class Database:
         """Like execute(), for a statement that is not among the named ones. It must return rows."""
         return self._pass(statement.name, statement.render(self.schema), params)
 
-    def read_sql(self, text: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[Row]]:
+    def read_sql(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[Row]]:
         """The columns and rows of one query, which names tables without a schema and can change nothing.
 
-        Raises QueryRefused with PostgreSQL's words, DatabaseAway.
+        `params` fill `:name`. Raises QueryRefused with PostgreSQL's words, DatabaseAway.
         """
 
         def read(cursor: psycopg.Cursor[Row]) -> tuple[list[str], list[Row]]:
@@ -192,7 +193,7 @@ class Database:
                     cursor.execute("SET TRANSACTION READ ONLY")
                     cursor.execute(f'SET LOCAL search_path TO "{self.schema}", "{self.schema}{WORLD_SUFFIX}"')
                     # Prepared: PostgreSQL then takes one command only, and refuses a COMMIT in front of another.
-                    rows = cursor.execute(text, params, prepare=True).fetchall()
+                    rows = cursor.execute(driver_sql(sql), params or {}, prepare=True).fetchall()
                     return [column.name for column in cursor.description or ()], rows
             except (psycopg.ProgrammingError, psycopg.DataError, psycopg.errors.ReadOnlySqlTransaction) as error:
                 raise QueryRefused(str(error).strip()) from error
@@ -315,6 +316,11 @@ def _address(url: str) -> URL:
     if address.drivername != "postgresql+psycopg":
         raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
     return address
+
+
+def driver_sql(sql: str) -> bytes:
+    """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
+    return str(text(sql).compile(dialect=PGDialect_psycopg())).encode()  # type: ignore[no-untyped-call]
 
 
 def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:

@@ -272,9 +272,9 @@ SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
 _REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
-_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(%(alive)s) ORDER BY 1"
-_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = %(name)s"
-_ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = %(name)s AND state = 'active'"
+_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
+_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
+_ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 
 def _soon(look: Callable[[], T], seconds: float = 0.25) -> T:

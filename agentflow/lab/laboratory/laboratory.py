@@ -124,8 +124,8 @@ def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
 _OPEN_TRANSACTIONS = """
     SELECT DISTINCT a.pid, a.application_name
     FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation
-    WHERE c.relnamespace IN (to_regnamespace(%(lab)s), to_regnamespace(%(world)s))
-      AND a.state LIKE 'idle in transaction%%'
+    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world))
+      AND a.state LIKE 'idle in transaction%'
     ORDER BY a.pid"""
 
 

@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
 from ...engine import Engine
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
@@ -84,13 +81,8 @@ def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
 
     `binds` fill `:name`. The transaction is read only. Raises QueryRefused if PostgreSQL refuses the query.
     """
-    columns, rows = engine.database.read_sql(driver_sql(sql), binds)
+    columns, rows = engine.database.read_sql(sql, binds)
     return Table(rows, caption, columns)
-
-
-def driver_sql(sql: str) -> str:
-    """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
-    return str(text(sql).compile(dialect=PGDialect_psycopg()))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .presets import workflows_for
 Kind = Literal["thread", "process"]
 SHARED_NAME = "W"
 _WAITING = """\
-SELECT pg_blocking_pids(pid) <> '{}' AS blocked FROM pg_stat_activity WHERE application_name = %(name)s AND state = 'active'"""
+SELECT pg_blocking_pids(pid) <> '{}' AS blocked FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
 class Crew:

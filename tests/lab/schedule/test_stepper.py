@@ -515,7 +515,7 @@ def test_a_move_that_cannot_come_is_refused_in_a_sentence_and_nothing_moves(
     ("line", "why"),
     [
         ("workflow=nobody A", "workflow=nobody is not known; there are"),
-        ("without=nothing A", "there is no guard 'nothing'"),
+        ("without=nothing A", "There is no guard 'nothing'"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_before_anything_is_touched(

@@ -9,10 +9,11 @@ from typing import Any
 
 import psycopg
 
+from ....database import driver_sql
 from ....engine import Engine
 from ....statements import quoted
 from ...laboratory.scratch_schema import new_name, own_schema
-from ...notebook.tables import driver_sql, shown
+from ...notebook.tables import shown
 from ..checks import CheckFailed
 from ..exercise import a_kind, asked
 from ..outline import Exercise, Option, Outline, Question
@@ -116,7 +117,7 @@ def _written(session: Session, schema: str, sets: str, condition: str) -> list[s
             session.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
             session.execute(f"UPDATE workflows SET {sets}".encode())
             write = driver_sql(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id")
-            return sorted(row["id"] for row in session.execute(write.encode(), BINDS))
+            return sorted(row["id"] for row in session.execute(write, BINDS))
     except psycopg.Error as error:
         said = str(error).splitlines()[0]
         if error.sqlstate is None and "parameter" in said:
