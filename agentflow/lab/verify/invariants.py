@@ -1,9 +1,8 @@
 """What must hold on every transition of a laboratory: the rows before, the rows after, and who moved.
 
-What lives here: the invariants, each a short function with a name and a sentence, of two kinds. `harm`: somebody outside was
-hurt, or can never be served. `authority`: somebody wrote who no longer had the right to; whether that harms anybody is
-another question. Tests, the explorer and the stepper's properties share these. What does not live here: reading rows
-(`rows`), which transitions there are (`explore`), and judging a finished laboratory from its tables alone (`checker`).
+Each invariant is a short function with a name and a sentence. There are two kinds. `harm`: somebody outside was hurt, or can
+never be served. `authority`: somebody wrote without the right to; whether that harms anybody is another question. The explorer,
+the mission and the tests share these; the checker has rules of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ InvariantKind = Literal["harm", "authority"]
 class Mover:
     """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
 
-    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() tells.
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it.
     """
 
     worker: str | None = None
