@@ -25,11 +25,11 @@ from psycopg.sql import Literal
 
 from ...database import Database
 from ...driver_errors import named
-from ...errors import AgentFlowError, DatabaseAway
+from ...errors import DatabaseAway
 from ...statements import Statement
 from ..verify.snapshot import Row, Rows, rows_from, rows_sql
 
-Answer = list[dict[str, Any]] | AgentFlowError
+Answer = list[dict[str, Any]] | Exception
 
 _PUT = Statement(
     "put",

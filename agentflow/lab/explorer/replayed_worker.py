@@ -30,6 +30,7 @@ from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
 from ...queries import LABORATORY, READS
 from ...statements import TRANSACTIONS
+from ...tools import no_answer
 from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -39,7 +40,7 @@ from .time_limit import OutOfTime, TooLong, Watch
 Program = Callable[[Engine], str]
 """What is played: a worker's one claim, or one thing that somebody outside does; how it ended."""
 
-Told = bytes | AgentFlowError
+Told = bytes | Exception
 """An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
 
 MOST_STATEMENTS = 200  # of one run, from its claim to its end
@@ -123,7 +124,7 @@ class Player:
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; does a loop never end?")
             asked = (*place.asked, place.pending.question)
-            kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
+            kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
             found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
         return found
 
@@ -182,7 +183,7 @@ class Player:
             self._passed = boundary
             if boundary.transaction == "tool" and self._lost:
                 self._lost = False
-                raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+                raise no_answer(str(boundary.subject), "reply")
 
     def _before(self, boundary: Boundary) -> None:
         if self._stands and self._stands.transaction == "tool" and not self._pending:
@@ -242,7 +243,7 @@ class Player:
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
-        if isinstance(answer, AgentFlowError):
+        if isinstance(answer, Exception):
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[Row] = pickle.loads(answer)

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ..history.faults import fault
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
-from ..schedule.moves import named
 from .replayed_worker import Place
 from .search import DEAD, Rules, State
 
@@ -44,14 +44,15 @@ class Walk:
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
+        kind = fault(move.verb)
         stood, before = self._place(move.lane), self.rules.world.bench.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
-        if stood and stood.stands and stood.stands.workflow and move.verb in ("kill", "lose"):
+        if stood and stood.stands and stood.stands.workflow and (kind.worker or kind.loses):
             self._fault(move, stood)
-        if move.verb == "forget":
+        if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
-                self._write(_bare(workflow_id, "keys_forgotten", "fault"))
+                self._write(_bare(workflow_id, kind.event, "fault"))
         if move.verb == "start":
             self._starts[move.lane] += 1
         self.state = state
@@ -64,8 +65,8 @@ class Walk:
     def _fault(self, move: Move, stood: Place) -> None:
         at = stood.stands
         assert at and at.workflow
-        event, subject = ("worker_killed", f"before {named(at)}") if move.verb == "kill" else ("reply_lost", at.subject)
-        entry = _bare(at.workflow, event, "fault")
+        subject = at.subject if fault(move.verb).loses else at.place
+        entry = _bare(at.workflow, fault(move.verb).event, "fault")
         self._write({**entry, "subject": subject, "worker": self._identity(move.lane), "fence_token": at.token})
 
     def _identity(self, lane: str) -> str:

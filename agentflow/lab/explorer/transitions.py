@@ -19,7 +19,6 @@ from ...model import Claim
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
-from ..schedule.moves import named
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, broken
 from ..verify.snapshot import Row, Rows
@@ -51,7 +50,7 @@ class World:
     def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any], watch: Watch) -> None:
         self.bench, self.setting, self.player = bench, setting, Player(engine, watch)
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
-        self._happened: dict[tuple[int, int, bool], Happened] = {}
+        self._happened: dict[tuple[int, int, str], Happened] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
@@ -80,8 +79,8 @@ class World:
     def _functions(self, engine: Engine, label: str) -> dict[str, Any]:
         return workflows_for(self.setting, label, self._steady)
 
-    def go(self, rows: int, place: Place, lost: bool = False) -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is.
+    def go(self, rows: int, place: Place, lost: str = "") -> Happened:
+        """The worker's next transaction, up to where it stands before the one after. `lost`: "reply", if the tool's is.
 
         Raises WrongCode; OutOfTime after the deadline.
         """
@@ -92,11 +91,11 @@ class World:
             try:
                 found = self._happened[key] = self._go(rows, place, lost)
             except WrongCode as wrong:
-                before = f", before {named(place.stands)}," if place.stands else ","
+                before = f", before {place.stands.name}," if place.stands else ","
                 raise WrongCode(f"{place.program}{before} went wrong: {wrong}") from wrong
         return found
 
-    def _go(self, number: int, place: Place, lost: bool) -> Happened:
+    def _go(self, number: int, place: Place, lost: str) -> Happened:
         bench, stands, entries = self.bench, place.stands, []
         before = after = bench.rows(number)
         for _ in range(PATIENCE):
@@ -104,7 +103,7 @@ class World:
             if asks is None:
                 break
             asked = bench.ask(number, asks.name, asks.text, asks.params, asks.question)
-            place = self.player.after(place, asked.answer, asked.key, lost and asks.name == "tool")
+            place = self.player.after(place, asked.answer, asked.key, lost == "reply" and asks.name == "tool")
             number, after = asked.rows, asked.after
             entries += asked.entries()
             if place.stands and place.pending:
