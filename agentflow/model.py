@@ -87,6 +87,16 @@ class Boundary:
     subject: str | None = None
     outcome: Outcome | None = None
 
+    @property
+    def name(self) -> str:
+        """The transaction and its subject, such as `checkpoint classify`."""
+        return f"{self.transaction} {self.subject or ''}".strip()
+
+    @property
+    def place(self) -> str:
+        """The same with its edge, such as `before checkpoint classify`."""
+        return f"{self.edge} {self.name}"
+
 
 Hook = Callable[[Boundary], None]
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...engine import Engine
 from ...errors import CrashInjected
 from ...model import Boundary, Edge, Hook
+from ..history.faults import FAULTS
 from ..laboratory.processes import kill_me
 
 
@@ -43,14 +44,14 @@ class CrashAt:
         )
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.edge, self.transaction, self.subject) if part)
+        return Boundary(self.transaction, self.edge, subject=self.subject).place
 
 
 def by_exception(engine: Engine, rule: CrashAt) -> Hook:
     """A hook that raises CrashInjected at the rule's boundary, once; the history has `crash_injected`."""
 
     def crash(boundary: Boundary) -> None:
-        _record(engine, "crash_injected", rule, boundary)
+        _record(engine, "crash", rule, boundary)
         raise CrashInjected(f"{rule}, worker {boundary.worker}, workflow {boundary.workflow}, token {boundary.token}")
 
     return _at(rule, crash)
@@ -67,7 +68,7 @@ def by_sigkill(engine: Engine, rule: CrashAt) -> Hook:
 
 def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
     """This process is dead, and the workflow's history has `worker_killed` at this boundary. Does not return."""
-    _record(engine, "worker_killed", at, boundary)
+    _record(engine, "kill", at, boundary)
     kill_me()
 
 
@@ -92,6 +93,8 @@ def _at(rule: CrashAt, act: Hook) -> Hook:
     return hook
 
 
-def _record(engine: Engine, event: str, at: CrashAt | str, boundary: Boundary) -> None:
+def _record(engine: Engine, kind: str, at: CrashAt | str, boundary: Boundary) -> None:
     if boundary.workflow is not None:
-        engine.record_fault(boundary.workflow, event, worker=boundary.worker, token=boundary.token, at=str(at))
+        engine.record_fault(
+            boundary.workflow, FAULTS[kind].event, worker=boundary.worker, token=boundary.token, at=str(at)
+        )

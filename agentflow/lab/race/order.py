@@ -15,9 +15,10 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Literal
 
+from ..history.faults import FAULTS
 from ..schedule.grammar import Move, Schedule, Setting
 
-EXPIRED = "lease_expired_for_test"
+EXPIRED = FAULTS["expire"].event
 _DONE = {"workflow_completed", "workflow_failed", "workflow_waiting"}
 
 

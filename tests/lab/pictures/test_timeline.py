@@ -18,13 +18,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.history.sentences import line, sentences, twin
 from agentflow.lab.history.story import Mark, Span, Story, folded
 from agentflow.lab.history.story_reader import story
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
-from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
@@ -646,7 +646,8 @@ def test_milliseconds_keep_the_name_of_every_entry_however_close_they_stand(
         one.get("data-n"): {text.text for text in one.iter(SVG + "text")} for one in parsed(drawn).iter(SVG + "g")
     }
     for mark in story(rows).marks:
-        words = FAULTS_ABOVE.get(mark.kind, NAMES_BELOW.get(mark.kind, mark.subject or "LostLease"))
+        below = NAMES_BELOW.get(mark.kind, mark.subject or "LostLease")
+        words = FAULTS[mark.kind].label if mark.kind in FAULTS else below
         named = words.format(who=mark.who) if mark.kind not in {"tool", "refused"} else ""
         assert {named} - {""} <= groups[mark.label], mark
     assert {mark.label for mark in story(rows).marks} <= {text[6] for text in placed(drawn)}
