@@ -16,6 +16,7 @@ from typing import Any
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
+from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
@@ -80,7 +81,8 @@ class World:
         return workflows_for(self.setting, label, self._steady)
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: "reply", if the tool's is.
+        """The worker's next transaction, up to where it stands before the one after. `lost`: "request" or
+        "reply", if the tool's is.
 
         Raises WrongCode; OutOfTime after the deadline.
         """
@@ -102,10 +104,13 @@ class World:
             asks = place.pending
             if asks is None:
                 break
-            asked = bench.ask(number, asks.name, asks.text, asks.params, asks.question)
-            place = self.player.after(place, asked.answer, asked.key, lost == "reply" and asks.name == "tool")
-            number, after = asked.rows, asked.after
-            entries += asked.entries()
+            if lost == "request" and asks.name == "tool":  # the world never hears of it
+                place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
+            else:
+                asked = bench.ask(number, asks.name, asks.text, asks.params, asks.question)
+                place = self.player.after(place, asked.answer, asked.key, lost == "reply" and asks.name == "tool")
+                number, after = asked.rows, asked.after
+                entries += asked.entries()
             if place.stands and place.pending:
                 break
         else:
