@@ -81,10 +81,9 @@ class World:
         return workflows_for(self.setting, label, self._steady)
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: "request" or
-        "reply", if the tool's is.
+        """The worker's next transaction, up to where it stands before the one after.
 
-        Raises WrongCode; OutOfTime after the deadline.
+        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline.
         """
         self.player.watch.check()
         key = rows, place.number, lost
