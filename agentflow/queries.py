@@ -184,7 +184,7 @@ WITH recovered AS (
 planned AS (
     SELECT workflow_id, action, count(*) AS actions
     FROM agentflow.action_intents
-    WHERE status <> 'REFUSED'
+    WHERE status <> 'REFUSED' OR idempotency_key IN (SELECT idempotency_key FROM agentflow_world.tool_ledger)
     GROUP BY workflow_id, action
 ),
 done AS (

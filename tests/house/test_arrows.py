@@ -1,82 +1,55 @@
-"""The arrows of the house: which room may import which, and where each library has its one home."""
+"""The arrows of the house: the table of rooms in docs/architecture.md is what the imports are, and they only go down.
+
+A room is a module or a folder directly under `agentflow/`, or a package directly under `agentflow/lab/`.
+"""
+
+from __future__ import annotations
 
 import ast
-import sys
+import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "agentflow"
+PAGE = "docs/architecture.md"
+THE_ENGINE = "the engine"  # a package of the laboratory may know any room of the engine's table, or none
+DOORS = frozenset({"requests", "gate", "answers", "doctor", "api", "cli", "__main__"})
+FACES = frozenset({"agentflow", "agentflow.lab"})  # names are loaded there when asked for; no module may ask
 
-# Everybody may know how things fail and the records that travel; the other arrows are listed one by one.
-# A room is a module or a folder directly under agentflow/. A new room gets a line here and in docs/architecture.md.
-ARROWS: dict[str, set[str]] = {
-    "errors": set(),
-    "log": set(),
-    "model": {"errors"},
-    "values": {"errors"},
-    "schema": set(),
-    "statements": {"schema"},
-    "queries": {"schema", "statements"},
-    "server": {"errors"},
-    "trouble": {"errors"},
-    "database": {"trouble", "statements", "queries", "schema", "server", "model", "errors", "log"},
-    "migrations": {"database", "schema", "errors"},
-    "engine": {"database", "statements", "queries", "schema", "model", "errors", "values"},
-    "run": {"model", "errors", "values"},
-    "journal": {"engine", "run", "model", "errors", "values"},
-    "bell": {"database", "errors"},
-    "renewals": {"engine", "model", "errors", "log"},
-    "worker": {"engine", "run", "journal", "model", "errors", "log", "bell", "renewals"},
-    "tools": {"database", "statements", "queries", "schema", "model", "errors", "values", "log"},
-    "workflows": {"tools", "run", "model", "errors"},
-    "evidence": {"engine", "database", "statements", "queries", "schema", "model", "errors"},
-}
-# what people import is put together from all of the above
-ARROWS["front"] = set(ARROWS)
-ENGINE_ROOMS = frozenset(ARROWS)
-DOORS = {"api", "cli", "on_dbos"}
-# what the doors are made of; no library of theirs but pydantic in `answers`
-ARROWS["requests"] = {"errors", "values"}
-ARROWS["gate"] = set()
-ARROWS["answers"] = {"values"}
-ARROWS["launch"] = set(ENGINE_ROOMS)
-ARROWS["doctor"] = set(ENGINE_ROOMS)
-ARROWS["lab"] = {*ENGINE_ROOMS, "doctor", "requests"}
-ARROWS["on_dbos"] = set(ENGINE_ROOMS)
-ARROWS["api"] = {*ENGINE_ROOMS, "gate", "answers"}
-ARROWS["cli"] = {*ENGINE_ROOMS, "api", "gate", "launch", "doctor", "requests", "lab", "on_dbos"}
-ARROWS["__main__"] = {"cli"}
-
-# Each of these libraries has one home.
+# Each of these libraries is imported in these rooms alone.
 HOMES = {
-    "ipywidgets": "lab",
-    "anywidget": "lab",
-    "matplotlib": "lab",
-    "fastapi": "api",
-    "fastapi_offline": "api",
-    "uvicorn": "api",
-    "starlette": "api",
-    "typer": "cli",
-    "click": "cli",
-    "dbos": "on_dbos",
+    "sqlalchemy": {"schema", "database", "migrations", "engine"},
+    "alembic": {"migrations"},
+    "ipywidgets": {"lab/room", "lab/course", "lab/crashes"},
+    "matplotlib": {"lab/plots"},
+    "pandas": {"lab/plots"},
+    "fastapi": {"api"},
+    "fastapi_offline": {"api"},
+    "uvicorn": {"api"},
+    "starlette": {"api"},
+    "typer": {"cli"},
+    "click": {"cli"},
 }
 
 
-def room_of(path: Path) -> str:
-    """The room that a module of the package belongs to: `agentflow/lab/plots/plots.py` belongs to lab."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def modules() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+def room_of(module: str) -> str:
+    """The room of a module: `agentflow.lab.plots.frames` belongs to `lab/plots`; a face is its own room."""
+    parts = module.split(".")
+    if module in FACES:
+        return module
+    return "/".join(parts[1:3]) if parts[1] == "lab" else parts[1]
 
 
-def imported_names(path: Path) -> set[str]:
+def imported_names(path: Path, root: Path) -> set[str]:
     """Absolute dotted names of everything that a module imports, anywhere in it; `from a import b` gives `a.b`."""
-    package = path.relative_to(ROOT).parent.parts
+    package = path.relative_to(root).parent.parts
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -88,74 +61,128 @@ def imported_names(path: Path) -> set[str]:
     return found
 
 
-def rooms_known_by(path: Path) -> set[str]:
-    """Rooms that a module imports; a name from the package's front (`from agentflow import X`) gives `(front)`."""
-    rooms = set()
-    for name in imported_names(path):
-        parts = name.split(".")
-        if parts[0] == "agentflow":
-            known = len(parts) > 1 and (parts[1] in ARROWS or (PACKAGE / f"{parts[1]}.py").exists())
-            rooms.add(parts[1] if known else "(front)")
-    return rooms - {room_of(path)}
+def arrows_of_modules(root: Path) -> dict[str, set[str]]:
+    """Which modules of the package each module imports, also inside functions and for type checkers only."""
+    paths = {module_name(path, root): path for path in sorted((root / "agentflow").rglob("*.py"))}
+    arrows: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = {name for name in imported_names(path, root) if name.split(".")[0] == "agentflow"}
+        found = {name if name in paths else name.rpartition(".")[0] for name in names}
+        arrows[module] = {name for name in found if name in paths} - {module}
+    return arrows
 
 
-def test_every_room_has_a_line_in_the_arrow_table():
-    rooms = {room_of(path) for path in modules()}
-    assert rooms - set(ARROWS) == set()
+def arrows_of_rooms(root: Path) -> dict[str, set[str]]:
+    """The same, from room to room."""
+    arrows: dict[str, set[str]] = {}
+    for module, known in arrows_of_modules(root).items():
+        rooms = arrows.setdefault(room_of(module), set())
+        rooms |= {room_of(one) for one in known} - {room_of(module)}
+    return arrows
 
 
-def test_the_arrow_table_has_no_cycle():
-    left = {room: set(known) for room, known in ARROWS.items()}
-    while free := {room for room, known in left.items() if not known}:
-        left = {room: known - free for room, known in left.items() if room not in free}
-    assert left == {}
+def table(heading: str) -> dict[str, set[str]]:
+    """The rooms under a heading of the page, in its order, and what each of them may know."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    found: dict[str, set[str]] = {}
+    for row in re.findall(r"^\| (`.*) \|$", section, re.MULTILINE):
+        rooms, _, known = row.split(" | ")
+        may_know = {THE_ENGINE} & {known.split(",")[0]} | set(re.findall(r"`([^`]+)`", known))
+        found |= dict.fromkeys(re.findall(r"`([^`]+)`", rooms), may_know)
+    return found
 
 
-@pytest.mark.parametrize("room", sorted(ARROWS))
-def test_a_room_imports_only_the_rooms_it_may_know(room: str):
-    wrong = {}
-    for path in modules():
-        if room_of(path) == room:
-            # The doors and the laboratory may come in by the front, as a learner does; in the engine that is a cycle.
-            allowed = ARROWS[room] | (set() if room in ENGINE_ROOMS else {"(front)"})
-            if unplanned := rooms_known_by(path) - allowed:
-                wrong[path.name] = unplanned
-    assert wrong == {}
+def engine_table() -> dict[str, set[str]]:
+    return table("The rooms of the engine")
 
 
-def test_the_engine_and_its_front_never_import_the_laboratory_or_a_door():
-    engine = [path for path in modules() if room_of(path) in ENGINE_ROOMS]
-    wrong = {path.name: rooms_known_by(path) & {"lab", *DOORS} for path in engine}
-    front = {name.split(".")[1] for name in imported_names(PACKAGE / "__init__.py") if name.startswith("agentflow.")}
-    assert {name: rooms for name, rooms in wrong.items() if rooms} == {}
-    assert front & {"lab", *DOORS} == set()
+def laboratory_table() -> dict[str, set[str]]:
+    return table("The rooms of the laboratory")
+
+
+def test_every_room_has_its_line_on_the_page_and_every_line_its_room():
+    there = set(arrows_of_rooms(ROOT)) - FACES
+    assert {*engine_table(), *laboratory_table()} == there
+
+
+@pytest.mark.parametrize("room", sorted(engine_table()))
+def test_a_room_of_the_engine_imports_exactly_what_its_line_says(room: str):
+    assert arrows_of_rooms(ROOT)[room] == engine_table()[room]
+
+
+@pytest.mark.parametrize("room", sorted(laboratory_table()))
+def test_a_package_of_the_laboratory_imports_exactly_what_its_line_says(room: str):
+    engine = set(engine_table())
+    known = arrows_of_rooms(ROOT)[room]
+    told = laboratory_table()[room]
+    assert {one for one in known if one not in engine or one in told} | ({THE_ENGINE} & told) == told
+    assert known & engine <= told or THE_ENGINE in told
+
+
+@pytest.mark.parametrize("rooms", [engine_table(), laboratory_table()], ids=["engine", "laboratory"])
+def test_arrows_only_go_down_the_page(rooms: dict[str, set[str]]):
+    """A table is written from the roof to the ground."""
+    order = {room: floor for floor, room in enumerate(rooms)}
+    up = {room: {one for one in known if one in order and order[one] <= order[room]} for room, known in rooms.items()}
+    assert {room: known for room, known in up.items() if known} == {}
+
+
+@pytest.mark.parametrize("arrows", [arrows_of_modules(ROOT), arrows_of_rooms(ROOT)], ids=["modules", "rooms"])
+def test_there_is_no_circle(arrows: dict[str, set[str]]):
+    try:
+        TopologicalSorter({one: known - FACES for one, known in arrows.items() if one not in FACES}).prepare()
+    except CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1]))
+
+
+def test_the_engine_imports_neither_the_laboratory_nor_a_door():
+    arrows = arrows_of_rooms(ROOT)
+    lab_or_door = {*laboratory_table(), *FACES, *DOORS}
+    wrong = {room: arrows[room] & lab_or_door for room in set(engine_table()) - DOORS}
+    assert {room: known for room, known in wrong.items() if known} == {}
+    assert {room for room in arrows["agentflow"] if room in lab_or_door} == set()
+
+
+def test_no_module_imports_a_face():
+    """A face loads what it is asked for, so an arrow to it would be an arrow to everything."""
+    assert {module: known & FACES for module, known in arrows_of_modules(ROOT).items() if known & FACES} == {}
 
 
 @pytest.mark.parametrize("library", sorted(HOMES))
-def test_a_library_is_imported_in_its_one_home(library: str):
-    homes = {room_of(path) for path in modules() if library in {name.split(".")[0] for name in imported_names(path)}}
-    assert homes <= {HOMES[library]}
+def test_a_library_is_imported_in_its_homes_alone(library: str):
+    paths = sorted((ROOT / "agentflow").rglob("*.py"))
+    homes = {
+        room_of(module_name(path, ROOT))
+        for path in paths
+        if library in {name.split(".")[0] for name in imported_names(path, ROOT)}
+    }
+    assert homes == HOMES[library]
 
 
-def test_the_import_reader_sees_relative_nested_and_plain_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    package = tmp_path / "agentflow"
-    (package / "lab").mkdir(parents=True)
-    module = package / "engine.py"
-    module.write_text(
+def test_the_import_reader_sees_relative_nested_and_plain_imports(tmp_path: Path):
+    inner = tmp_path / "agentflow" / "lab" / "plots"
+    inner.mkdir(parents=True)
+    for package in (inner, inner.parent, inner.parent.parent):
+        (package / "__init__.py").write_text("")
+    (tmp_path / "agentflow" / "engine.py").write_text(
         "import agentflow.api\nfrom . import lab\nfrom .errors import Lost\ndef f():\n    from agentflow import x\n"
     )
-    inner = package / "lab" / "plots.py"
-    inner.write_text("from ..engine import Engine\nfrom .timeline import draw\n")
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", package)
-    assert rooms_known_by(module) == {"api", "lab", "errors", "(front)"}
-    assert rooms_known_by(inner) == {"engine"}
+    for name in ("api", "errors"):
+        (tmp_path / "agentflow" / f"{name}.py").write_text("")
+    (inner / "frames.py").write_text("from ...engine import Engine\nfrom .text import draw\n")
+    (inner / "text.py").write_text("if TYPE_CHECKING:\n    from . import frames\n")
+    arrows = arrows_of_modules(tmp_path)
+    assert arrows["agentflow.engine"] == {"agentflow", "agentflow.api", "agentflow.lab", "agentflow.errors"}
+    assert arrows["agentflow.lab.plots.frames"] == {"agentflow.engine", "agentflow.lab.plots.text"}
+    assert arrows["agentflow.lab.plots.text"] == {"agentflow.lab.plots.frames"}
+    assert arrows_of_rooms(tmp_path)["lab/plots"] == {"engine"}
 
 
 def test_the_core_can_be_read_in_one_sitting():
     """Lines of code, without blank lines, comments and docstrings; docs/decisions.md, 20."""
-    core = ("schema", "statements", "database", "engine", "run", "worker", "model", "errors")
-    assert sum(lines_of_code((PACKAGE / f"{room}.py").read_text(encoding="utf-8")) for room in core) <= 1_625
+    core = ("schema", "statements", "database", "transactions", "run", "worker", "model", "errors")
+    assert sum(lines_of_code((ROOT / "agentflow" / f"{room}.py").read_text(encoding="utf-8")) for room in core) <= 1_625
 
 
 def lines_of_code(source: str) -> int:

@@ -23,6 +23,7 @@ from ..broken.catalogue import engine_class
 from ..course.exercise import own_line
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
@@ -72,7 +73,7 @@ def explore(
         bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
         try:
             with (
-                _bar(progress) as show,
+                progress_bar(" states", progress) as show,
                 Watch(STUCK_SECONDS, began + max(time_limit, UNDISTURBED_SECONDS)).on() as watch,
             ):
                 graph = _prepared(bench, made, setting, bounds, workers, watch)
@@ -251,16 +252,3 @@ def _explored(
         yield weakened(made, setting)
     finally:
         made.close()
-
-
-@contextmanager
-def _bar(wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, on a terminal or if wanted: how many states are expanded."""
-    from tqdm import tqdm
-
-    with tqdm(unit=" states", disable=None if wanted is None else not wanted) as bar:
-
-        def show(states: int) -> None:
-            bar.update(states - bar.n)
-
-        yield show

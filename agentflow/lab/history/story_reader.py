@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .belief import Judged
 from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
 from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
@@ -26,13 +27,13 @@ def story(rows: Sequence[Row]) -> Story:
 
 
 @dataclass
-class _Action:
+class _Action(Judged):
     """One planned action as far as it went."""
 
     key: str
     acknowledged: int | None = None
     lost: bool = False  # whoever acknowledged it was lost before anything else
-    refused: bool = False
+    status: str | None = "PENDING"
     effects: tuple[int, ...] = ()
     keys: tuple[str | None, ...] = ()
     opened: int | None = None  # where an effect began to exist of which the engine does not know
@@ -284,7 +285,8 @@ class _Reader:
         }
         found["key"] = _said_of_key(action.keys, detail.get("idempotency_key"), answer)
         action.keys = (*action.keys, detail.get("idempotency_key"))
-        action.refused = answer == "refused"
+        if answer == "refused":
+            action.status = "REFUSED"
         if answer == "effect":
             number = self.effects.setdefault(detail.get("effect_id", object()), len(self.effects) + 1)
             action.effects = (*action.effects, self.here)
@@ -319,6 +321,7 @@ class _Reader:
         if closes:
             self.gaps.append(Span(float(action.opened or 0), self.here, True, action.key))
         action.opened, action.acknowledged = None, self.here
+        action.status = "ACKNOWLEDGED" if action.status == "PENDING" else action.status
         mine = next(own_after(self.entries, index, entry.who), None)
         action.lost = mine is not None and mine.event in LOSSES
         return {"closes": closes}
@@ -336,11 +339,11 @@ class _Reader:
                 self.gaps.append(Span(action.opened, now, False, action.key))
         places = {mark.label: column for column, mark in enumerate(self.marks)}
         marks = [m if m.reply_to is None else replace(m, reply_to=places[str(m.reply_to)]) for m in self.marks]
-        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if len(one.effects) > 1]
+        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if one.too_many]
         lost = [
             Span(float(one.acknowledged or 0), self.completed or now, self.completed is not None, one.key)
             for one in self._all()
-            if one.lost and not one.effects and not one.refused
+            if one.lost and one.missing
         ]
         named = sorted({mark.who for mark in marks if mark.who})
         told = Story(
