@@ -10,7 +10,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ...statements import TRANSACTIONS
-from ..notebook.tables import STYLE, counted
+from ..history.words import counted
+from ..notebook.tables import STYLE
 
 if TYPE_CHECKING:
     from .pair_matrix import Pair, PairMatrix

@@ -21,6 +21,7 @@ from ...statements import quoted
 from ..history.belief import Belief, belief_of
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
+from ..history.words import counted
 
 STYLE = """<style>
 .af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
@@ -74,11 +75,6 @@ def shown(value: Any) -> str:
         return "NULL"
     said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return said if len(said) <= 200 else said[:199] + "…"
-
-
-def counted(number: int, one: str, more: str = "") -> str:
-    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
-    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:

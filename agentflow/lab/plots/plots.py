@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
-from ..notebook.tables import counted
+from ..history.words import counted
 from ..pictures.svg import SENTINELS, Picture, themed
 from .text import (
     ENOUGH,

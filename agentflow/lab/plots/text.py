@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadFrame
-from ..notebook.tables import counted
+from ..history.words import counted
 
 if TYPE_CHECKING:
     import pandas

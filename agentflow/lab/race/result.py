@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..notebook.tables import Table, counted
+from ..history.words import counted
+from ..notebook.tables import Table
 from ..schedule.grammar import MAX_REQUESTS
 from .order import Commit, in_order, schedule_of
 

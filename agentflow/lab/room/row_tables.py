@@ -13,7 +13,7 @@ from typing import Any
 
 from ..history.belief import belief_of
 from ..history.entries import worker_name
-from ..notebook.tables import counted
+from ..history.words import counted
 
 Row = Mapping[str, Any]
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")

@@ -20,7 +20,8 @@ from ...errors import BadCapsule, BadSchedule
 from ..history.belief import lost
 from ..history.canonical import Entry, agreed, canonical
 from ..history.sentences import sentences
-from ..notebook.tables import STYLE, counted, effects_of
+from ..history.words import counted
+from ..notebook.tables import STYLE, effects_of
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
 from .lane_set import Kind
