@@ -10,9 +10,9 @@ from .errors import AgentFlowError, CrashInjected, LostLease, StepFailed, Suspen
 from .log import log_event
 from .migrations import migrate
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Policy, ToolCall
-from .queries import show_sql
 from .run import DurableRunner, Ledger, NaiveRunner, StepStore
 from .schema import action_intents, history, steps, tool_attempts, tool_ledger, workflows
+from .statements import show_sql
 from .tools import SimulatedTool, StandInModel, mock_llm_classify, mock_llm_plan
 from .workflows import research_agent, states, support_agent
 

@@ -30,9 +30,7 @@ from .driver_errors import is_spent, named, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
-from .queries import LABORATORY, READS
-from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import TRANSACTIONS
+from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX
 
 Row = dict[str, Any]
 
@@ -75,7 +73,7 @@ class Database:
             self.url, isolation_level="AUTOCOMMIT", creator=self._connect
         ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
         self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
-        self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
+        self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
         _drop_in_children(self)
 
     def sql(self, name: str) -> str:

@@ -15,7 +15,7 @@ from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, ServerError
-from .migrations import LABORATORY, standing, way_out
+from .migrations import LABORATORY_MARK, standing, way_out
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (
@@ -166,7 +166,7 @@ def _schema(database: Database) -> Iterator[Finding]:
     }.get(how, "Run `agentflow migrate`.")
     yield Finding("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
-        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
         says = (
             "a laboratory's: `agentflow reset` may" if laboratory else "not a laboratory's: `agentflow reset` will not"
         )

@@ -13,19 +13,18 @@ from sqlalchemy import text
 from . import evidence
 from .database import Database
 from .errors import CrashInjected, NotALaboratory
-from .migrations import LABORATORY, migrate
+from .migrations import LABORATORY_MARK, migrate
 from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .renewals import Renewals
 from .run import Workflow
-from .schema import DEFAULT_SCHEMA
 from .server import ensure_running
-from .statements import GUARD
+from .statements import DEFAULT_SCHEMA, GUARD, TRANSACTIONS
 from .tools import SimulatedTool
 from .transactions import Transactions
 from .worker import Worker, carry
 from .workflows import WORKFLOWS
 
-_PROGRESS = {"checkpoint", "intent", "acknowledge", "complete", "wait", "postpone", "fail"}
+_PROGRESS = {name for name, one in TRANSACTIONS.items() if one.progress}
 
 
 class _Advanced(CrashInjected):
@@ -149,7 +148,7 @@ class Engine(Transactions):
 
     def reset_database(self) -> None:
         """The laboratory has no workflow and its world no effect. Raises NotALaboratory for any other database."""
-        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY:
+        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
             raise NotALaboratory(
                 f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory's. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -29,21 +29,11 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
+from .statements import TRANSACTIONS
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 
 DEFAULT_WORKFLOW = "support_agent"
 DEFAULT_ACTION = "resolve-account"
-_ADVANCING = {"checkpoint", "acknowledge", "wait"}
-_RELEASING = {"complete", "fail", "release", "postpone", "wait"}
-
-# A statement that is refused by the row as it was when it began may wait, to record that, for the very change that makes
-# it possible (a requeue behind the fail). The refusal shows the row as it is now; if it would do, the statement is asked again.
-NOW_POSSIBLE: Mapping[str, Callable[[Row], bool]] = {
-    "deliver": lambda row: row["status"] in ("ready", "waiting") and row["same"] is None,
-    "cancel": lambda row: row["status"] in ("ready", "waiting"),
-    "requeue": lambda row: row["status"] == "failed",
-    "expire": lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
-}
 
 
 class Transactions:
@@ -405,7 +395,7 @@ class Transactions:
             step = f"step {told.get('p_step', subject)!r}"
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
         if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
-            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired: see NOW_POSSIBLE.
+            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired.
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
@@ -435,7 +425,8 @@ class Transactions:
         }
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
         rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
-        if rows and rows[0]["outcome"] == "refused" and NOW_POSSIBLE[name](rows[0]):
+        now_possible = TRANSACTIONS[name].now_possible
+        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
@@ -451,9 +442,9 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
     if row["fence_token"] != claim.fence_token or row["status"] == "cancelled":
         return False
     if row["lease_owner"] is None:
-        return name in _RELEASING
+        return bool(TRANSACTIONS[name].releases)
     advanced = row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
-    return bool(advanced and name in _ADVANCING)
+    return bool(advanced and TRANSACTIONS[name].advances)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

@@ -22,10 +22,10 @@ from ..engine import Engine, find_database, is_embedded, open_engine
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..gate import LOOPBACK
 from ..log import log_event
-from ..migrations import LABORATORY, migrate, standing, way_out
+from ..migrations import LABORATORY_MARK, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
-from ..schema import DEFAULT_SCHEMA
+from ..statements import DEFAULT_SCHEMA
 from ..transactions import DEFAULT_WORKFLOW
 from ..worker import new_identity
 from ..workflows import WORKFLOWS
@@ -260,7 +260,7 @@ def _exists(database: Database) -> None:
 
 
 def _is_laboratory(database: Database) -> bool:
-    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY)
+    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
 
 
 def _batches(requests: Iterator[str]) -> Iterator[list[str]]:

@@ -22,7 +22,7 @@ from ...database import Database, Row
 from ...driver_errors import named
 from ...engine import Engine
 from ...errors import AgentFlowError, LostLease
-from ...schema import WORLD_SUFFIX
+from ...statements import WORLD_SUFFIX
 from ...tools import SimulatedTool
 from .situations import SITUATIONS, Call, Claims
 
