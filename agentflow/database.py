@@ -26,7 +26,7 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .driver_errors import is_spent, named, unconnected
+from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
@@ -159,7 +159,7 @@ class Database:
             rows = cursor.execute(text, params, prepare=True).fetchall()
         except BaseException as error:
             lost = (
-                named(error, cursor.connection, name, where=self.where, schema=self.schema)
+                translate(error, cursor.connection, name, where=self.where, schema=self.schema)
                 if isinstance(error, psycopg.Error)
                 else None
             )
@@ -205,7 +205,7 @@ class Database:
             connection.execute(f'LISTEN "{self.schema}"')
         except psycopg.Error as error:
             connection.close()
-            raise named(error, connection, "listen", where=self.where, schema=self.schema) from error
+            raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from sqlalchemy import text
 
 from . import evidence
+from .agents import DEFAULT_ACTION, DEFAULT_WORKFLOW, WORKFLOWS, answers_of
 from .database import Database
 from .errors import CrashInjected, NotALaboratory
 from .migrations import LABORATORY_MARK, migrate
-from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
+from .model import ActionIntent, Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .renewals import Renewals
 from .run import Workflow
 from .server import ensure_running
@@ -22,7 +23,6 @@ from .statements import DEFAULT_SCHEMA, GUARD, TRANSACTIONS
 from .tools import SimulatedTool
 from .transactions import Transactions
 from .worker import Worker, carry
-from .workflows import WORKFLOWS
 
 _PROGRESS = {name for name, one in TRANSACTIONS.items() if one.progress}
 
@@ -59,6 +59,39 @@ class Engine(Transactions):
         return super().claim_workflow(
             worker_id, lease_seconds, names=sorted(self.workflows) if names is None else names
         )
+
+    # -- the tutorial's defaults -----------------------------------------------------------------------------------
+
+    def create_workflow(
+        self, request: Any, *, name: str = DEFAULT_WORKFLOW, workflow_id: str | None = None
+    ) -> dict[str, Any]:
+        """Like Transactions.create_workflow(), for the support agent unless another is named."""
+        return super().create_workflow(request, name=name, workflow_id=workflow_id)
+
+    def create_workflows(
+        self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """Like Transactions.create_workflows(), for the support agent unless another is named."""
+        return super().create_workflows(requests, name=name, workflow_ids=workflow_ids)
+
+    def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
+        """Like Transactions.get_workflow(), with the support agent's `classification` and `plan`."""
+        row = super().get_workflow(workflow_id)
+        return row and {**row, **answers_of(row["steps"])}
+
+    def create_action_intent(
+        self, claim: Claim, key: str = DEFAULT_ACTION, action: str = DEFAULT_ACTION, *args: Any, **options: Any
+    ) -> ActionIntent:
+        """Like Transactions.create_action_intent(), for the support agent's action unless another is named."""
+        return super().create_action_intent(claim, key, action, *args, **options)
+
+    def acknowledge_action(
+        self, claim: Claim, tool_result: Any = None, key: str = DEFAULT_ACTION, **options: Any
+    ) -> Claim:
+        """Like Transactions.acknowledge_action(), for the support agent's action unless another is named."""
+        return super().acknowledge_action(claim, tool_result, key, **options)
+
+    # --------------------------------------------------------------------------------------------------------------
 
     def with_hook(self, hook: Hook | None) -> Engine:
         """The same engine on the same database, with another hook, which hears its renewals too."""
@@ -108,9 +141,7 @@ class Engine(Transactions):
         with ThreadPoolExecutor(max_workers=max(1, len(worker_ids))) as executor:
             return list(executor.map(self.run_until_idle, worker_ids))
 
-    def execute_simulated_tool(
-        self, idempotency_key: str, action: str = "resolve-account", arguments: Any = None
-    ) -> Any:
+    def execute_simulated_tool(self, idempotency_key: str, action: str = DEFAULT_ACTION, arguments: Any = None) -> Any:
         """The result of the one effect under this key; calling again only counts another attempt.
 
         `arguments` are those of the action intent, which the checker compares with the ledger's.

@@ -82,11 +82,11 @@ WITH w AS (
       AND fence_token = %(p_token)s
       AND lease_expires_at > clock_timestamp()
       AND checkpoints = %(p_checkpoints)s
-      -- ::text first: a bind takes the type of its first cast, and jsonb would lose -0.0, 1e22 and the order of keys
-      -- in the json that is stored below.
       AND NOT EXISTS (
           SELECT FROM agentflow.action_intents
           WHERE idempotency_key = %(p_key)s
+            -- ::text first: a bind takes the type of its first cast, and as jsonb the json that is stored below would
+            -- lose -0.0, 1e22 and the order of its keys.
             AND (workflow_id <> %(p_workflow)s
                  OR action <> %(p_action)s
                  OR arguments::jsonb <> %(p_arguments)s::text::jsonb))

@@ -24,7 +24,7 @@ from agentflow.statements import ALL_STATEMENTS, TRANSACTIONS
 from agentflow.transactions import Transactions
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.isolation import Call, Session, asked, gapless, race, rows_of, tool_call, trial
+from tests.support.isolation import Call, Session, Unconnected, asked, gapless, race, rows_of, tool_call, trial
 
 ERROR = {"type": "Boom", "message": "boom", "traceback": ""}
 GUARDED: dict[str, Callable[[Any, Claim], Any]] = {
@@ -582,13 +582,13 @@ CALLS: dict[str, Callable[[Any, Claim], Any]] = {**GUARDED, **OUTSIDE, "load": l
 @pytest.mark.parametrize("name", [name for name in TRANSACTIONS if name not in ("claim", "tool")])
 def test_rule_8_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
     claim = held(engine)
-    mute = Transactions(_Answers(engine.database, []))  # type: ignore[arg-type]
+    mute = Unconnected(_Answers(engine.database, []))
     with pytest.raises((LostLease, AgentFlowError)):
         CALLS[name](mute, claim)
 
 
 def test_rule_8_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
-    assert Transactions(_Answers(engine.database, [])).claim_workflow("w") is None  # type: ignore[arg-type]
+    assert Unconnected(_Answers(engine.database, [])).claim_workflow("w") is None
 
 
 # -- all of them, in pairs -------------------------------------------------------------------------------------------
