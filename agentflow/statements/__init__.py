@@ -18,8 +18,8 @@ from .statement import COUNT, DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, ch
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
-    "ALL_STATEMENTS", "COUNT", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES", "TRANSACTIONS",
-    "WORLD_SUFFIX", "Statement", "channel", "quoted", "show_sql",
+    "ALL_STATEMENTS", "BY_PERSON", "COUNT", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES",
+    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "channel", "quoted", "show_sql",
 ]  # fmt: skip
 
 
@@ -33,6 +33,7 @@ TRANSACTIONS: dict[str, Statement] = _by_name(
 )  # fmt: skip
 """The engine's transactions by name, in the order of a workflow's life."""
 
+BY_PERSON = tuple(name for name, one in TRANSACTIONS.items() if one.by_person)
 GUARDED = tuple(name for name, one in TRANSACTIONS.items() if one.guarded)
 COUNTED = tuple(name for name, one in TRANSACTIONS.items() if one.counted)
 

@@ -48,7 +48,7 @@ JOIN unnest(%(p_ids)s::text[], %(p_names)s::text[], %(p_inputs)s::text[]) AS b (
 DELIVER = Statement(
     "deliver",
     "Deliver against wait, and two deliveries: the first payload of a name stays, a parked workflow becomes ready.",
-    entries=("event_delivered",), refusals=("event_repeated", "event_refused"),
+    by_person=True, entries=("event_delivered",), refusals=("event_repeated", "event_refused"),
     now_possible=lambda row: row["status"] in UNFINISHED and row["same"] is None,
     text="""\
 WITH w AS (
@@ -103,7 +103,7 @@ FROM refused""",
 CANCEL = Statement(
     "cancel",
     "Cancel against complete and fail: the row lock lets one of them win, and the others are told.",
-    entries=("workflow_cancelled",), refusals=("write_refused",),
+    by_person=True, entries=("workflow_cancelled",), refusals=("write_refused",),
     now_possible=lambda row: row["status"] in UNFINISHED,
     text="""\
 WITH w AS (
@@ -154,7 +154,8 @@ FROM refused""",
 REQUEUE = Statement(
     "requeue",
     "Two people and one dead letter: one makes it ready again, without its last recorded failure.",
-    entries=("workflow_requeued",), refusals=("write_refused",), now_possible=lambda row: row["status"] == "failed",
+    by_person=True, entries=("workflow_requeued",), refusals=("write_refused",),
+    now_possible=lambda row: row["status"] == "failed",
     text="""\
 WITH w AS (
     -- Waits for the row's lock, then sees the row as it is. Every other part selects FROM w, or it would always run.

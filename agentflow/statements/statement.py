@@ -24,10 +24,12 @@ class Statement:
     """`race` is one sentence: what the statement settles, and how.
 
     `entries` are what it may write to the history when it is committed, `refusals` when its guard matches nothing.
-    `guarded`: it begins with GUARD; `counted`: it also compares the number of checkpoints. `progress`: it moves the
-    workflow on, and not only its lease. `advances`: it may record a checkpoint. `releases`: the entries after which the
-    worker holds no lease. `now_possible`: whether a refusal shows a row that would be accepted now, because the statement
-    waited, to record the refusal, for the very change that makes it possible; then it is asked again.
+    `by_person`: a person or a program does it to a workflow, with no claim. `guarded`: the text asks for a claim as GUARD
+    does; `counted`: it also compares the number of checkpoints. `progress`: it moves the workflow on, and not only its
+    lease. `advances`: it may record a checkpoint. `releases`: the entries after which the worker holds no lease.
+
+    A statement may wait, to record its refusal, for the very change that makes it possible. `now_possible` looks at the
+    row that such a refusal shows, and says whether to ask again.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Statement:
     text: str
     entries: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    by_person: bool = False
     guarded: bool = False
     counted: bool = False
     progress: bool = False

@@ -24,7 +24,6 @@ from agentflow.lab.history.story_reader import story
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
-from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
