@@ -15,8 +15,7 @@ WITH w AS (
     RETURNING id, entries
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, %(p_event)s, 'fault', %(p_subject)s, %(p_worker)s, %(p_token)s, %(p_detail)s::json
     FROM w
     RETURNING n, event

@@ -14,8 +14,7 @@ WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ),
 w AS (
-    INSERT INTO agentflow.workflows AS row
-        (id, name, input, next_run_at, created_at, updated_at)
+    INSERT INTO agentflow.workflows AS row (id, name, input, next_run_at, created_at, updated_at)
     SELECT b.id, b.name, b.input::json, due, due, due
     FROM unnest(%(p_ids)s::text[], %(p_names)s::text[], %(p_inputs)s::text[])
          WITH ORDINALITY AS b (id, name, input, n),
@@ -29,8 +28,7 @@ w AS (
     RETURNING id, name, input, xmax = 0 AS inserted
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject)
     SELECT id, 1, 'workflow_created', 'create', name
     FROM w
     WHERE inserted
@@ -80,8 +78,7 @@ refused AS (
               (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'event_delivered', 'deliver',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -131,8 +128,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_cancelled', 'cancel',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -215,8 +211,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_requeued', 'requeue',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w

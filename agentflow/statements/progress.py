@@ -45,8 +45,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'checkpoint_committed', 'checkpoint',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -110,8 +109,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'action_intent_committed', 'intent',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -186,8 +184,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'action_acknowledged', 'acknowledge',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -256,8 +253,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, CASE WHEN arrived THEN 'event_received' ELSE 'workflow_waiting' END, 'wait',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -314,8 +310,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_completed', 'complete',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -368,8 +363,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_failed', 'fail',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w

@@ -53,8 +53,7 @@ w AS (
     RETURNING row.id, name, input, entries, status, fence_token, checkpoints, attempts, crashes, held_by
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, worker, fence_token, detail)
     SELECT id, entries, CASE WHEN status = 'ready' THEN 'workflow_claimed' ELSE 'workflow_failed' END, 'claim',
            %(p_worker)s, fence_token,
            json_build_object('recovered', held_by IS NOT NULL, 'held_by', held_by, 'crashes', crashes,
@@ -120,8 +119,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'lease_renewed', 'renew',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -171,8 +169,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'lease_released', 'release',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -225,8 +222,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'attempt_failed', 'postpone',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
     FROM w
@@ -273,8 +269,7 @@ refused AS (
               lease_expires_at <= clock_timestamp() AS expired
 ),
 entry AS (
-    INSERT INTO agentflow.history
-        (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
+    INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries,
            CASE WHEN lease_owner IS NULL THEN 'backoff_ended_for_test' ELSE 'lease_expired_for_test' END, 'expire',
            %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json

@@ -9,16 +9,14 @@ TOOL = Statement(
     "Two calls with one key: the world's unique key lets one have the effect, the other gets its result.",
     text="""\
 WITH effect AS (
-    INSERT INTO agentflow_world.tool_ledger AS l
-        (idempotency_key, workflow_id, action, arguments, result)
+    INSERT INTO agentflow_world.tool_ledger AS l (idempotency_key, workflow_id, action, arguments, result)
     VALUES (%(p_key)s, %(p_workflow)s, %(p_action)s, %(p_arguments)s::json, %(p_result)s::json)
     -- The unique index holds only the keys that are remembered; NULL, a call without a key, never conflicts.
     ON CONFLICT (idempotency_key) WHERE remembered DO UPDATE SET attempts = l.attempts + 1
     RETURNING effect_id, result, attempts
 ),
 attempt AS (
-    INSERT INTO agentflow_world.tool_attempts
-        (effect_id, attempt, idempotency_key, workflow_id, action, outcome)
+    INSERT INTO agentflow_world.tool_attempts (effect_id, attempt, idempotency_key, workflow_id, action, outcome)
     SELECT effect_id, attempts, %(p_key)s, %(p_workflow)s, %(p_action)s,
            CASE attempts WHEN 1 THEN 'effect' ELSE 'repeated' END
     FROM effect
@@ -42,8 +40,7 @@ REFUSE = Statement(
     "refuse",
     "The tool refuses: the world remembers the attempt, and no effect.",
     text="""\
-INSERT INTO agentflow_world.tool_attempts
-    (idempotency_key, workflow_id, action, outcome)
+INSERT INTO agentflow_world.tool_attempts (idempotency_key, workflow_id, action, outcome)
 VALUES (%(p_key)s, %(p_workflow)s, %(p_action)s, 'refused')
 RETURNING 'committed' AS outcome, attempt_id""",
 )  # fmt: skip

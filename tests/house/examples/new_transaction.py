@@ -5,6 +5,8 @@ Run with the patched copy first on the path, the address of a database, and the 
 
 import sys
 
+import pytest
+
 import agentflow
 from agentflow.errors import AlreadyFinished
 from agentflow.lab.history.sentences import sentences
@@ -27,12 +29,8 @@ assert claim is not None
 assert claim.workflow_id == "three"
 
 # Its guard refuses a workflow that somebody holds, and the refusal is recorded.
-try:
+with pytest.raises(AlreadyFinished, match="cannot be prioritised: it is held by A"):
     engine.prioritise_workflow("three")
-except AlreadyFinished as refused:
-    assert "cannot be prioritised: it is held by A" in str(refused)
-else:
-    raise AssertionError("a claimed workflow was prioritised")
 engine.release_lease(claim)
 engine.run_until_idle("B")
 
