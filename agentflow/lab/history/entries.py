@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from .faults import FAULTS, fault_of
 
 Row = Mapping[str, Any]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # a line of the text twin stays one line
 KINDS = {
-    "workflow_created": "create", "workflow_claimed": "claim", "checkpoint_committed": "checkpoint",
-    "action_intent_committed": "intent", "tool_attempt_committed": "tool", "tool_refused": "tool",
-    "action_acknowledged": "acknowledge", "workflow_completed": "complete", "workflow_waiting": "wait",
-    "event_received": "receive", "event_delivered": "deliver", "event_repeated": "deliver", "event_refused": "deliver",
-    "lease_renewed": "renew", "lease_released": "release", "attempt_failed": "postpone", "workflow_failed": "fail",
-    "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "write_refused": "refused",
+    **{event: name for name, one in TRANSACTIONS.items() for event in (*one.entries, *one.refusals)},
+    "write_refused": "refused", "event_received": "receive", "tool_attempt_committed": "tool", "tool_refused": "tool",
     **{kind.event: kind.name for kind in FAULTS.values()},
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from .belief import Judged
 from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
 from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
-RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
+_RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
 def story(rows: Sequence[Row]) -> Story:
@@ -82,7 +83,7 @@ class _Reader:
             kind = KINDS.get(entry.event, "other")
             handler = self.handlers.get(kind)
             found = (handler(index, entry) if handler else None) or {}
-            if kind in RELEASING and entry.transaction != "claim":
+            if (entry.transaction, entry.event) in _RELEASES:
                 self._lets_go(self.holder or entry.who, self.here, "released")
             ends = kind == "fail" or fault_of(entry.event).worker in {"lost", "asleep"}
             if entry.who and not ends and entry.who not in self.asleep:

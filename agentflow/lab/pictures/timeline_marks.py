@@ -5,6 +5,7 @@ No mark needs an id, a marker or a pattern, so that any number of pictures can s
 
 from __future__ import annotations
 
+from ...statements import BY_PERSON, GUARDED
 from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
@@ -12,11 +13,7 @@ from .svg import INK, PAPER, num
 from .timeline_layout import FAULT, FULL, PITCH, Sheet, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, tool
 
-NAMES = {
-    "create": "create", "claim": "claim", "checkpoint": "checkpoint", "intent": "intent", "acknowledge": "acknowledge",
-    "complete": "complete", "wait": "wait", "receive": "wait", "deliver": "deliver", "renew": "renew", "fail": "fail",
-    "release": "release", "postpone": "postpone", "cancel": "cancel", "requeue": "requeue",
-}  # fmt: skip
+NAMES = {"create": "create", "claim": "claim", "receive": "wait", **{name: name for name in (*GUARDED, *BY_PERSON)}}
 SYLLABLES = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
 NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpone"}
 
@@ -260,11 +257,8 @@ def other(s: Sheet, x: float, mark: Mark) -> None:
 
 DRAWN = {
     "create": create, "claim": claim, "replay": replay, "stop": stop, "refused": refused, "tool": tool,
-    "deliver": by_person, "cancel": by_person, "requeue": by_person, **dict.fromkeys(FAULTS, fault),
-    **dict.fromkeys(
-        ("checkpoint", "intent", "acknowledge", "complete", "wait", "receive", "renew", "release", "postpone", "fail"),
-        transaction,
-    ),
+    **dict.fromkeys(FAULTS, fault), **dict.fromkeys(BY_PERSON, by_person),
+    **dict.fromkeys((*GUARDED, "receive"), transaction),
 }  # fmt: skip
 
 

@@ -17,13 +17,13 @@ from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
 from ...statements import TRANSACTIONS
 from ...tools import no_answer
-from ...worker import Outcome, carry
+from ...worker import RunOutcome, carry
 from ..history.faults import fault
 from ..laboratory.laboratory import LEASE_SECONDS
 
 Order = str
 """The verb of the move: go, halt, renew, kill, or a fault that loses a call of the tool."""
-Ended = Outcome | Literal["idle", "away", "trouble"]
+Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)
