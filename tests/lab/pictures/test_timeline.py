@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from pathlib import Path
@@ -32,24 +32,6 @@ from tests.support import histories
 from tests.support.histories import ACTION, ALL, Entries
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def entries(shared_database: Database) -> Iterator[Callable[[str], Entries]]:
-    """The entries of a history by its name, made once."""
-    made: dict[str, Entries] = {}
-    engine = Engine(shared_database)
-
-    def of(name: str) -> Entries:
-        if name not in made:
-            engine.reset_database()
-            made[name] = ALL[name](engine)
-        return made[name]
-
-    yield of
-    engine.reset_database()
-    engine.world.database.close()
-
 
 Of = Callable[[str], Entries]
 
