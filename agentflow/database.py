@@ -27,13 +27,11 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .driver_errors import is_spent, named, unconnected
+from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
 from .log import log_event, logger
 from .model import Boundary, Hook
-from .queries import LABORATORY, READS
-from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import TRANSACTIONS, Statement
+from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
 
 Row = dict[str, Any]
 Run = Callable[[str, str, Mapping[str, Any] | None], list[Row]]
@@ -91,7 +89,7 @@ class Database:
         self.give_up, self.door = threading.Event(), door
         self.alchemy = self._alchemy()
         self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
-        self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
+        self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
         _DATABASES.add(self)
 
     def _alchemy(self) -> Alchemy:
@@ -232,7 +230,7 @@ class Database:
             answer = work(cursor)
         except BaseException as error:
             lost = (
-                named(error, cursor.connection, name, where=self.where, schema=self.schema)
+                translate(error, cursor.connection, name, where=self.where, schema=self.schema)
                 if isinstance(error, psycopg.Error)
                 else None
             )
@@ -278,7 +276,7 @@ class Database:
             connection.execute(f'LISTEN "{self.schema}"')
         except psycopg.Error as error:
             connection.close()
-            raise named(error, connection, "listen", where=self.where, schema=self.schema) from error
+            raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
     @property

@@ -17,11 +17,12 @@ import pytest
 
 from agentflow import Boundary, Claim, CrashInjected, Database, Engine, LostLease, Policy, SimulatedTool
 from agentflow.errors import AlreadyFinished
-from agentflow.lab.crashes.crash_at import CrashAt, by_exception, crash_in_process
+from agentflow.lab.crashes.crash_at import CrashAt, by_exception
 from agentflow.lab.laboratory.processes import ended, start
 from agentflow.model import Edge
 from agentflow.statements import TRANSACTIONS
 from tests.conftest import rows
+from tests.support.crash_process import crash_in_process
 
 # A lease and a back-off that never end by themselves: the laboratory ages them.
 PATIENT = Policy(lease_seconds=3600, first_delay=3600, max_delay=7200)

@@ -16,12 +16,11 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from agentflow import Database
+from agentflow import Database, Engine
 from agentflow.database import Run
 from agentflow.lab.isolation import sessions as lab
 from agentflow.lab.isolation.sessions import End
 from agentflow.tools import SimulatedTool
-from agentflow.transactions import Transactions
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def _catch(name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> An
     raise _Caught(Call(name, text, params or {}))
 
 
-def asked(database: Database, method: Callable[[Any], Any], of: type = Transactions) -> Call:
+def asked(database: Database, method: Callable[[Any], Any], of: type = Engine) -> Call:
     """What the method would send: `asked(db, lambda e: e.renew_lease(claim))`."""
     try:
         method(of(database.with_door(_catch)))

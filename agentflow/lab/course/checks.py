@@ -13,8 +13,10 @@ from typing import Any
 
 from ...engine import Engine
 from ...run import Ledger
+from ..history.belief import belief_of
 from ..history.entries import Row
-from ..notebook.tables import counted, effects_of, query, shown
+from ..history.words import counted
+from ..notebook.tables import effects_of, query, shown
 
 
 class CheckFailed(AssertionError):
@@ -62,18 +64,16 @@ def nothing_lost(engine: Engine, workflows: int) -> str:
 
 def one_effect(engine: Engine, workflow_id: str) -> str:
     """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
-    planned = {intent["idempotency_key"]: intent["status"] for intent in _workflow(engine, workflow_id)["actions"]}
-    for key, status in planned.items():
-        if status != "ACKNOWLEDGED":
-            raise wrong("action_intents", key, "status", status, "ACKNOWLEDGED", "The engine does not know yet.")
-    seen: set[str] = set()
-    for effect in effects_of(engine, workflow_id):
-        key = effect["idempotency_key"]
-        if key not in planned or key in seen:
-            raise wrong("tool_ledger", effect["effect_id"], "idempotency_key", key, "one row for each planned action")
-        seen.add(key)
-    if missing := planned.keys() - seen:
-        raise CheckFailed(f"tool_ledger: no row has idempotency_key {min(missing)!r}, which was planned. It is lost.")
+    judged = belief_of(_workflow(engine, workflow_id)["actions"], effects_of(engine, workflow_id))
+    for action in judged.actions:
+        key = action.idempotency_key
+        if action.status not in ("ACKNOWLEDGED", None):
+            raise wrong("action_intents", key, "status", action.status, "ACKNOWLEDGED", "The engine does not know yet.")
+        for effect in action.effects if action.status is None else action.effects[1:]:
+            found, wanted = effect["idempotency_key"], "one row for each planned action"
+            raise wrong("tool_ledger", effect["effect_id"], "idempotency_key", found, wanted)
+        if action.missing:
+            raise CheckFailed(f"tool_ledger: no row has idempotency_key {key!r}, which was planned. It is lost.")
     return f"one effect for each planned action of {workflow_id}"
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from ...engine import Engine
 from ...errors import AgentFlowError
 from ..broken.catalogue import BROKEN
+from ..history.words import counted
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.notes import Said
-from ..notebook.tables import counted
 from ..schedule.grammar import LANES, Move, Schedule, Setting, deliver, parse
 from ..schedule.moves import Moved
 from ..schedule.presets import PLAYABLE

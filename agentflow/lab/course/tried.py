@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...agents import WORKFLOWS, support_agent_with
 from ...engine import Engine
 from ...errors import BadSchedule, LaneError
-from ...tools import StandInModel
-from ...workflows import WORKFLOWS, support_agent_with
 from ..history.canonical import canonical
 from ..history.entries import Row
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.tables import effects_of, shown
 from ..schedule.grammar import Schedule, Setting, parse
+from ..schedule.presets import WatchedModel
 from ..schedule.stepper import Stepper
 from .checks import CheckFailed
 from .exercise import a_kind
@@ -41,26 +41,19 @@ class Tried:
         return [entry for entry in self.history if entry["event"] == event]
 
 
-class CountingModel(StandInModel):
-    """A stand-in model that also knows how often each of its calls was made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: Counter[str] = Counter()
-
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        self.made[name] += 1
-        return super()._answer(name, prompt, answer)
-
-
 def tried(line: Any, engine: Engine, setting: Setting | None = None) -> Tried:
     """The line was played where `engine` works, in a schema that is gone again; what came of request-1.
 
     `setting` is what it is played on, whatever the line says of it (by default nothing may be said). Raises CheckFailed.
     """
     schedule = read(line, setting)
-    model = CountingModel()
-    workflows = {**WORKFLOWS, "support_agent": support_agent_with(model)}
+    made: Counter[str] = Counter()
+
+    def count(name: str, answer: Any) -> Any:
+        made[name] += 1
+        return answer
+
+    workflows = {**WORKFLOWS, "support_agent": support_agent_with(WatchedModel(count))}
     url = engine.database.url.render_as_string(hide_password=False)
     with own_schema(url, new_name("tried")) as database:
         own = Engine(database, workflows=workflows, policy=PATIENT)
@@ -69,7 +62,7 @@ def tried(line: Any, engine: Engine, setting: Setting | None = None) -> Tried:
                 stepper.play(schedule)
             return Tried(
                 schedule, own.get_workflow("request-1") or {}, canonical(own.history("request-1")),
-                len(effects_of(own, "request-1")), dict(model.made),
+                len(effects_of(own, "request-1")), dict(made),
             )  # fmt: skip
         except (BadSchedule, LaneError) as error:
             raise CheckFailed(f"Your schedule cannot be played to its end: {_said(error)}") from None

@@ -1,10 +1,8 @@
 """The crash atlas: at every boundary of every engine a real process is killed, and another recovers what it left.
 
-What lives here: playing the cells, several side by side, each in a laboratory of its own that is gone afterwards. What does
-not: what comes of it (`atlas_result`), its picture (`atlas_picture`), a job queue without
-checkpoints (`naive`). The
-killed worker and the one that recovers are process lanes of a Stepper, so each cell is a schedule that can be played again.
-Read `atlas_result` next.
+Several cells are played side by side, each in its own laboratory, which is dropped afterwards. The killed worker and the
+one that recovers are process lanes of a Stepper, so each cell is a schedule that can be played again. Read `atlas_result`
+next.
 """
 
 from __future__ import annotations
@@ -19,50 +17,52 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from ...agents import DEFAULT_WORKFLOW
 from ...engine import Engine
 from ...errors import AgentFlowError, DatabaseAway, LaneError
-from ...transactions import DEFAULT_WORKFLOW
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from ..notebook.tables import query
 from ..schedule.grammar import Move, Setting
 from ..schedule.presets import REQUESTS
 from ..schedule.stepper import Stepper
-from .atlas_result import BOUNDARIES, DEFAULT, Atlas, Cell, GuardSet
+from .atlas_picture import Atlas
+from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet
 from .counting_agent import CountedAgent
 from .kill_plan import label
-from .naive_queue import Job, kill_and_retry
+from .naive_queue import QueuedJob, kill_and_retry
 
 BESIDE = 3
-"""So many cells are played side by side: each waits for its own commits, and there are two processes to each."""
+"""How many cells are played side by side: each waits for its own commits, and has two processes."""
 
-PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
+CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boundary is given up
 
 
 def atlas(
-    where: str | Engine, *, guard_sets: Sequence[GuardSet] = DEFAULT, boundaries: Sequence[str] = BOUNDARIES,
+    where: str | Engine, *, guard_sets: Sequence[GuardSet] = GUARD_SETS, boundaries: Sequence[str] = BOUNDARIES,
     schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip
-    """Every cell was played: a worker killed there with SIGKILL, and its work recovered by another process.
+    """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
-    `where` is a PostgreSQL's URL, or an engine that knows it. Everything happens in schemas of its own (`schema` and a
-    number), which must not exist and are dropped afterwards. `progress` shows a bar on standard error (None: on a
-    terminal); `watch` is shown the atlas after each cell. A cell that cannot be played says so, and the others go on.
-    Raises DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
+    `where` is the URL of a PostgreSQL, or an engine on it. The atlas has its own schemas (`schema` and a number), which must
+    not exist yet and are dropped afterwards. `progress` shows a bar on standard error (None: on a terminal); `watch` gets
+    the atlas after each cell. A cell that cannot be played keeps the error, and the others are played all the same. Raises
+    DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
     """
     _check(guard_sets, boundaries)
     began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
     with ExitStack() as stack:
-        free: SimpleQueue[Bench] = SimpleQueue()
+        free: SimpleQueue[AtlasBench] = SimpleQueue()
         name = schema or new_name("atlas")
         for number in range(1, min(beside, len(list(found))) + 1):
-            free.put(stack.enter_context(bench(_url(where), f"{name}_{number}")))
-        show = stack.enter_context(_bar(len(list(found)), progress))
-        for cell in stack.enter_context(closing(_played(found, free, beside))):  # it ends before the benches do
+            free.put(stack.enter_context(atlas_bench(_url(where), f"{name}_{number}")))
+        show = stack.enter_context(progress_bar("cell", progress, len(list(found))))
+        for number, cell in enumerate(stack.enter_context(closing(_played(found, free, beside))), 1):
             found = found.with_cell(cell)
-            show()
+            show(number)
             if watch:
                 watch(found)
     return replace(found, seconds=round(time.monotonic() - began, 1))
@@ -72,23 +72,23 @@ def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
     names = [guards.name for guards in guard_sets]
     if len(set(names)) < len(names) or not names:
         raise AgentFlowError(
-            "an atlas needs at least one set of guards, each with a name of its own. Nothing was started."
+            "An atlas needs at least one set of guards, and no two with the same name. Nothing was started."
         )
     for guards in guard_sets:
         engine_class(guards.without)
     unknown = sorted(set(boundaries) - set(BOUNDARIES))
     if unknown or not boundaries:
-        raise AgentFlowError(f"there is no boundary {''.join(unknown[:1])!r}; there are {', '.join(BOUNDARIES)}.")
+        raise AgentFlowError(f"There is no boundary {''.join(unknown[:1])!r}. Choose from {', '.join(BOUNDARIES)}.")
 
 
 def _url(where: str | Engine) -> str:
     return where if isinstance(where, str) else where.database.url.render_as_string(hide_password=False)
 
 
-def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Cell, None, None]:
-    """The cells as they are played. After an interruption none is begun, and those that were begun have ended."""
+def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generator[AtlasCell, None, None]:
+    """Yields the cells as they are played. After an interruption no new cell is begun, and those begun have ended."""
 
-    def play(guards: GuardSet, boundary: str) -> Cell:
+    def play(guards: GuardSet, boundary: str) -> AtlasCell:
         mine = free.get()
         try:
             return mine.play(guards, boundary)
@@ -97,7 +97,7 @@ def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Ce
 
     pool = ThreadPoolExecutor(beside, thread_name_prefix="atlas")
     try:
-        futures: list[Future[Cell]] = [
+        futures: list[Future[AtlasCell]] = [
             pool.submit(play, guards, boundary) for boundary in atlas.boundaries for guards in atlas.guard_sets
         ]
         for future in as_completed(futures):
@@ -110,27 +110,27 @@ def _played(atlas: Atlas, free: SimpleQueue[Bench], beside: int) -> Generator[Ce
 
 
 @contextmanager
-def bench(url: str, schema: str) -> Iterator[Bench]:
-    """A laboratory of this name for one cell after the other; schema, processes and connections are gone afterwards."""
+def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
+    """A laboratory of this name for one cell after another; its schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
         engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
         try:
-            with Stepper(engine, lanes="process", patience=PATIENCE) as stepper:
-                yield Bench(engine, stepper, agent)
+            with Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper:
+                yield AtlasBench(engine, stepper, agent)
         finally:
             engine.close()
 
 
-class Bench:
+class AtlasBench:
     """Plays one cell at a time in its laboratory, whose rows stay until the next one."""
 
     def __init__(self, engine: Engine, stepper: Stepper, agent: CountedAgent) -> None:
         self.engine, self.stepper, self.agent = engine, stepper, agent
 
-    def play(self, guards: GuardSet, boundary: str) -> Cell:
-        """The cell, played. Raises DatabaseAway; anything else that goes wrong is the cell's error."""
-        empty = Cell(boundary, guards.name)
+    def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
+        """Plays the cell. Raises DatabaseAway; anything else that goes wrong becomes the cell's error."""
+        empty = AtlasCell(boundary, guards.name)
         try:
             self.agent.begin()
             self.stepper.reset(Setting(without=guards.without))
@@ -141,8 +141,8 @@ class Bench:
             said = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
             return replace(empty, state="failed", error=said)
 
-    def _durable(self, cell: Cell, guards: GuardSet) -> Cell:
-        """A worker of the engine without these guards is killed, and another plays to the end."""
+    def _durable(self, cell: AtlasCell, guards: GuardSet) -> AtlasCell:
+        """Kills a worker of the engine without these guards, and lets another play to the end."""
         stepper = self.stepper
         if not self._bring(cell.boundary):
             return replace(cell, state="missing")
@@ -163,7 +163,7 @@ class Bench:
         )
 
     def _bring(self, boundary: str) -> bool:
-        """A stands at the boundary; False if it came to an end and there was none."""
+        """Moves worker A to the boundary; False if the run ended without it."""
         edge, name = boundary.split(" ", 1)
         while self._place("A") != f"before {name}":
             if self.stepper.step("A").ended:
@@ -171,33 +171,24 @@ class Bench:
         if edge == "after":
             self.stepper.move("A.")
             if self._place("A") != boundary:
-                raise LaneError(f"A stands {self._place('A')}, and not {boundary}.")
+                raise LaneError(f"Worker A stopped {self._place('A')}, not {boundary}.")
         return True
 
     def _place(self, lane: str) -> str:
         standing = self.stepper.worker(lane).standing
         return label(standing) if standing else ""
 
-    def _naive(self, cell: Cell) -> Cell:
-        """A process that does the job from the top is killed, and another does it from the top."""
-        job = Job(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
-        retried = kill_and_retry(job, cell.boundary, PATIENCE)
+    def _naive(self, cell: AtlasCell) -> AtlasCell:
+        """Kills a process that does the job from the top, and lets another do it from the top."""
+        job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
+        retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
         return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
 
-    def _counted(self, cell: Cell, **more: Any) -> Cell:
-        """The cell with what the world's rows and the steps' own notes say."""
+    def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
+        """Adds the counts of the world's rows and of the steps' own notes to the cell."""
         (found,) = query(self.engine, _WORLD)
         return replace(cell, state="done", executions=self.agent.executions(), **found, **more)
 
 
 _WORLD = """
     SELECT (SELECT count(*) FROM tool_ledger) AS effects, (SELECT count(*) FROM tool_attempts) AS attempts"""
-
-
-@contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, on a terminal or if wanted."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="cell", disable=None if wanted is None else not wanted) as bar:
-        yield lambda: bar.update() and None

@@ -1,8 +1,7 @@
 """The picture of a crash atlas: a row for each boundary, a column for each set of guards, and in each cell what is left.
 
-What lives here: where things stand and how they look. What does not: what happened (`atlas_result`). Right is quiet, wrong
-is loud: one effect is a small muted diamond, a duplicate is filled with ink, a lost effect is hatched. The two rows of the
-acknowledgment gap stand between rules.
+Right is quiet, wrong is loud: one effect is a small muted diamond, a duplicate is filled with ink, a lost effect is
+hatched. The two rows of the acknowledgment gap lie between rules.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
-from .atlas_result import Atlas, Cell
+from .atlas_result import AtlasCell, AtlasResult
 from .kill_plan import GAP
 
 LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
@@ -23,8 +23,8 @@ HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
 TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
 
 
-def draw_atlas(atlas: Atlas, *, live: bool = False) -> Picture:
-    """The atlas as a picture with its text twin; `live`: each cell can get the focus and is heard by itself."""
+def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
+    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone."""
     rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
     bottom, right = list(rows.values())[-1] + 24.5, LEFT + WIDE * len(atlas.guard_sets)
     notes = atlas.notes()
@@ -62,7 +62,7 @@ class AtlasPicture(Picture):
 
 
 def _rows(boundaries: Sequence[str]) -> Iterator[float]:
-    """The middle of each row: pairs stand together, and the gap stands apart."""
+    """The middle of each row: before and after one transaction lie close together, the gap lies apart."""
     y = float(FIRST)
     for before, boundary in zip((None, *boundaries), boundaries, strict=False):
         if before:
@@ -72,7 +72,7 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
         yield y
 
 
-def _heads(atlas: Atlas) -> Iterator[str]:
+def _heads(atlas: AtlasResult) -> Iterator[str]:
     yield HERE
     yield f'<text x="{LEFT}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
     for number, guards in enumerate(atlas.guard_sets):
@@ -94,8 +94,8 @@ def _names(boundary: str, y: float) -> Iterator[str]:
     yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(name)}</text>'
 
 
-def _cell(cell: Cell, x: float, y: float, live: bool) -> str:
-    """One cell, named by its sentence."""
+def _cell(cell: AtlasCell, x: float, y: float, live: bool) -> str:
+    """One cell, labelled with its sentence."""
     focus = ' tabindex="-1" role="img" data-lm-suppress-shortcuts="true"' if live else ""
     said = escaped(cell.sentence)
     where = f'data-boundary="{escaped(cell.boundary)}" data-guards="{escaped(cell.guards)}"'
@@ -105,7 +105,7 @@ def _cell(cell: Cell, x: float, y: float, live: bool) -> str:
     return f'<g class="cell"{focus} {where} aria-label="{said}">{more}{"".join(_marks(cell, x, y))}</g>'
 
 
-def _marks(cell: Cell, x: float, y: float) -> Iterator[str]:
+def _marks(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     if cell.state == "missing":
         yield f'<path d="M{x - 5:g} {y:g}L{x + 5:g} {y:g}" stroke="{MUTE}" stroke-width="1.2" fill="none"/>'
     elif cell.state == "running":
@@ -120,8 +120,8 @@ def _marks(cell: Cell, x: float, y: float) -> Iterator[str]:
         yield from _doubled(cell, x, y)
 
 
-def _right(cell: Cell, x: float, y: float) -> Iterator[str]:
-    """One effect: quiet, in ink within the gap; further left, with a word beside it, if nobody completed the workflow."""
+def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
+    """One effect: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
     loud = cell.boundary in GAP
     x -= 0 if cell.completed else 20
     yield _diamond(x - 9, y, 5, fill=INK if loud else MUTE)
@@ -130,7 +130,7 @@ def _right(cell: Cell, x: float, y: float) -> Iterator[str]:
         yield f'<text x="{x + 22:g}" y="{y + 4:g}" class="b" font-size="11">stuck</text>'
 
 
-def _doubled(cell: Cell, x: float, y: float) -> Iterator[str]:
+def _doubled(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     yield f'<rect x="{x - 46:g}" y="{y - 10:g}" width="92" height="20" fill="{INK}"/>'
     yield _diamond(x - 9, y, 8, stroke=PAPER, width=1.5)
     yield _diamond(x - 9, y, 4.5, fill=PAPER)
@@ -212,10 +212,21 @@ def _killed(bottom: float, kills: int) -> str:
 
 
 def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
-    """The row names and what is left of them, on paper, to stand over the picture's own."""
+    """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
     parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]
     svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
     svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
     return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)
+
+
+class Atlas(AtlasResult):
+    """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
+
+    def picture(self) -> Picture:
+        """The atlas as a picture with its text twin."""
+        return draw_atlas(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {**self.picture()._repr_mimebundle_(), "text/plain": repr(self)}

@@ -1,7 +1,6 @@
-"""What a crash atlas came to: its columns, its cells, and what they say, as table and in sentences.
+"""The result of a crash atlas: its columns and cells, as a table and in sentences.
 
-What lives here: plain records without a database, and what follows from them. What does not: killing (`atlas`), drawing
-(`atlas_picture`), clicking (`atlas_view`). Times are measured, and differ from run to run; nothing else does.
+These are plain records without a database. Times are measured and differ from run to run; nothing else does.
 """
 
 from __future__ import annotations
@@ -10,23 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
-from ..broken.catalogue import BROKEN
 from ..history.canonical import agreed, canonical
 from ..history.entries import Row
 from ..history.sentences import sentences
-from ..notebook.tables import counted
-from ..pictures.svg import Picture
+from ..history.words import counted
 from ..schedule.presets import PRESETS
 from .kill_plan import GAP, PATH
 
-if TYPE_CHECKING:
-    import pandas
-
-State = Literal["running", "done", "missing", "failed"]
+CellState = Literal["running", "done", "missing", "failed"]
 BOUNDARIES = ("before claim", *PATH)
-"""The rows: what a first worker of the support agent passes. `load` comes after a take-over only, so it is none of them."""
+"""The rows: what a first worker of the support agent passes. `load` happens only after a take-over, so it is left out."""
 
 STALE_WORKER = PRESETS["stale worker"].line
 TWO_CLAIMS = "without=claim_reads_first A B A B"
@@ -37,15 +31,14 @@ TWO_CLAIMS = "without=claim_reads_first A B A B"
 class GuardSet:
     """One column: the engine without these guards (or NaiveRunner, with none of them), under one or two lines of a name.
 
-    `predicted` are the boundaries where a kill leaves another number of effects than 1 (None: the engine has no such
-    boundary), and `forgets` says why.
+    `predicted` are the boundaries where a kill leaves a number of effects other than 1 (None: the engine has no such
+    boundary).
     """
 
     lines: tuple[str, ...]
     without: tuple[str, ...] = ()
     naive: bool = False
     predicted: Mapping[str, int | None] = field(default_factory=dict)
-    forgets: str = ""
 
     @property
     def name(self) -> str:
@@ -53,16 +46,17 @@ class GuardSet:
         return " ".join(self.lines)
 
     def effects_after(self, boundary: str) -> int | None:
-        """How many business effects a kill at this boundary leaves, by what the engine forgets; None: it does not exist."""
+        """How many business effects a kill at this boundary should leave; None if the engine has no such boundary."""
         return self.predicted.get(boundary, 1)
 
 
 def _set(name: str, *lines: str, **predicted: int) -> GuardSet:
-    told = {where.replace("_", " "): effects for where, effects in predicted.items()}
-    return GuardSet(lines, (name,), predicted=told, forgets=BROKEN[name].forgets)
+    return GuardSet(
+        lines, (name,), predicted={where.replace("_", " "): effects for where, effects in predicted.items()}
+    )
 
 
-DEFAULT = (
+GUARD_SETS = (
     GuardSet(("all guards",)),
     _set("fence_token", "no fence"),
     _set("claim_reads_first", "claim reads,", "then writes"),
@@ -75,25 +69,24 @@ DEFAULT = (
             **{where: None for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")},
             **{"after tool": 2, "before complete": 2},
         },
-        forgets="Nothing is recorded: whoever tries again begins at the top, and calls the tool again.",
     ),
 )
 """The six columns of the picture."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One worker killed at one boundary of one engine, and what another then made of it.
+class AtlasCell:
+    """One worker killed at one boundary of one engine, and how another worker finished.
 
-    `effects` and `attempts` are the world's own rows; `executions` is each execution of a step, by process id and step, as
-    the steps noted it; `recovery_ms` is from the take-over to completion, with the laboratory's hand on each transaction
-    (None: nothing was taken over). `exit_code` is the killed process's: -9. `line` is the schedule (NaiveRunner has none),
-    `history` its entries, `error` why the cell could not be played.
+    `effects` and `attempts` count the world's own rows; `executions` are the executions of steps, by process id and step,
+    as the steps noted them; `recovery_ms` is from the take-over to completion, with the laboratory stepping through each
+    transaction (None: nothing was taken over). `exit_code` is that of the killed process: -9. `line` is the schedule
+    (NaiveRunner has none), `history` its entries, `error` the reason why the cell could not be played.
     """
 
     boundary: str
     guards: str
-    state: State = "running"
+    state: CellState = "running"
     effects: int | None = None
     attempts: int | None = None
     completed: bool = False
@@ -116,7 +109,7 @@ class Cell:
 
     @property
     def what(self) -> str:
-        """What stands in the cell, in words."""
+        """The cell's outcome in words."""
         if self.state == "running":
             return "not played yet"
         if self.state == "missing":
@@ -132,97 +125,64 @@ class Cell:
         return f"{attempts}, {counted(len(self.executions), 'step')} executed, {self.executed_again} of them again"
 
     def lines(self) -> list[str]:
-        """The cell's history, a sentence for each entry; of NaiveRunner what its queue saw."""
+        """The cell's history, a sentence for each entry; for NaiveRunner, what its queue saw."""
         if self.line:
             return sentences(self.history)
         return [entry["detail"]["said"] for entry in self.history]
 
     def to_dict(self) -> dict[str, Any]:
-        """The cell for a program; the history as it is on every machine, without what a clock measured."""
+        """The cell for a program; its history is the same on every machine, without what a clock measured."""
         history = [agreed(entry) for entry in canonical(self.history)] if self.line else list(self.history)
         plain = {name: value for name, value in vars(self).items() if name not in ("history", "executions")}
         return {**plain, "executions": len(self.executions), "executed_again": self.executed_again, "history": history}
 
 
 @dataclass(frozen=True)
-class Atlas:
-    """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
+class AtlasResult:
+    """Every boundary times every set of guards, without its picture."""
 
-    guard_sets: tuple[GuardSet, ...] = DEFAULT
-    cells: Mapping[tuple[str, str], Cell] = field(default_factory=dict)
+    guard_sets: tuple[GuardSet, ...] = GUARD_SETS
+    cells: Mapping[tuple[str, str], AtlasCell] = field(default_factory=dict)
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES
 
-    def cell(self, boundary: str, guards: str) -> Cell:
-        """The cell of this row and column; one that was not played yet is running. Raises KeyError for unknown names."""
+    def cell(self, boundary: str, guards: str) -> AtlasCell:
+        """The cell of this row and column, `running` if it was not played yet. Raises KeyError for unknown names."""
         if boundary not in self.boundaries or guards not in [each.name for each in self.guard_sets]:
-            raise KeyError(f"there is no cell {boundary!r}, {guards!r}")
-        return self.cells.get((boundary, guards), Cell(boundary, guards))
+            raise KeyError(f"There is no cell {boundary!r}, {guards!r}")
+        return self.cells.get((boundary, guards), AtlasCell(boundary, guards))
 
-    def column(self, guards: GuardSet) -> list[Cell]:
+    def column(self, guards: GuardSet) -> list[AtlasCell]:
         """The cells of one set of guards, from the claim to the end."""
         return [self.cell(boundary, guards.name) for boundary in self.boundaries]
 
-    def with_cell(self, cell: Cell) -> Atlas:
+    def with_cell(self, cell: AtlasCell) -> Self:
         """The same, with this cell in its place."""
         return replace(self, cells={**self.cells, (cell.boundary, cell.guards): cell})
 
-    def __iter__(self) -> Iterator[Cell]:
+    def __iter__(self) -> Iterator[AtlasCell]:
         return (cell for guards in self.guard_sets for cell in self.column(guards))
 
     @property
     def kills(self) -> int:
-        """How many processes were seen to end by SIGKILL at their boundary."""
+        """How many processes ended by SIGKILL at their boundary."""
         return sum(cell.state == "done" and cell.exit_code == -9 for cell in self)
 
     # -- judgement ---------------------------------------------------------------------------------------------------
 
     @property
     def problems(self) -> list[str]:
-        """Each cell that is not what its engine's own sentence predicts, as a sentence; none if all is well."""
+        """A sentence for each cell that is not as predicted; empty if all is well."""
         return [
             problem for guards in self.guard_sets for cell in self.column(guards) for problem in _wrong(cell, guards)
         ]
 
     @property
     def ok(self) -> bool:
-        """Every cell was played, and is as predicted."""
+        """Whether every cell was played and is as predicted."""
         return not self.problems
 
     # -- to look at --------------------------------------------------------------------------------------------------
-
-    def frame(self) -> pandas.DataFrame:
-        """The cells as a table, a row each. Times in ms."""
-        import pandas
-
-        cells = list(self)
-        numbers = {name: [getattr(cell, name) for cell in cells] for name in ("effects", "attempts")}
-        played = [cell.state == "done" for cell in cells]
-        numbers["executions"] = [len(c.executions) if done else None for c, done in zip(cells, played, strict=True)]
-        numbers["executed_again"] = [c.executed_again if done else None for c, done in zip(cells, played, strict=True)]
-        return pandas.DataFrame(
-            {
-                "boundary": [cell.boundary for cell in cells],
-                "guards": [cell.guards for cell in cells],
-                "state": [cell.state for cell in cells],
-                **{name: pandas.array(values, dtype="Int64") for name, values in numbers.items()},
-                "completed": [cell.completed for cell in cells],
-                "recovery_ms": pandas.array([cell.recovery_ms for cell in cells], dtype="Float64"),
-                "schedule": [cell.line for cell in cells],
-            }
-        )
-
-    def picture(self, *, live: bool = False) -> Picture:
-        """The atlas as a picture with its text twin; `live` makes each cell focusable, for the view."""
-        from .atlas_picture import draw_atlas
-
-        return draw_atlas(self, live=live)
-
-    def view(self) -> Any:
-        """The atlas with a timeline and a schedule for the cell that is clicked or chosen: a widget."""
-        from .atlas_view import AtlasView
-
-        return AtlasView(self)
 
     def grid(self) -> str:
         """The effects as plain text, a line for each boundary."""
@@ -247,7 +207,7 @@ class Atlas:
         return "\n".join(lines)
 
     def notes(self) -> list[str]:
-        """What these kills cannot show, and which schedule does; nothing where the column is not there."""
+        """What kills cannot show, and the schedules that do, for the columns that are there."""
         shown = {name for guards in self.guard_sets for name in guards.without}
         notes = []
         if "fence_token" in shown:
@@ -268,11 +228,8 @@ class Atlas:
     def __repr__(self) -> str:
         return f"{self.grid()}\n\n{self.text()}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {**self.picture()._repr_mimebundle_(), "text/plain": repr(self)}
 
-
-def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
+def _wrong(cell: AtlasCell, guards: GuardSet) -> list[str]:
     """What is wrong with a cell, if anything."""
     predicted = guards.effects_after(cell.boundary)
     if cell.state in ("running", "failed"):
@@ -293,13 +250,13 @@ def _wrong(cell: Cell, guards: GuardSet) -> list[str]:
     return wrong
 
 
-def _mark(cell: Cell) -> str:
+def _mark(cell: AtlasCell) -> str:
     """The cell as a character or a few."""
     return {"running": "...", "missing": "-", "failed": "?", "done": str(cell.effects)}[cell.state]
 
 
-def _column(cells: Sequence[Cell]) -> str:
-    """A column in a sentence: what is not 1 first."""
+def _column(cells: Sequence[AtlasCell]) -> str:
+    """A column in a sentence, the exceptions first."""
     said = []
     usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
     common = usual[0][0] if usual else ""
@@ -313,12 +270,12 @@ def _column(cells: Sequence[Cell]) -> str:
     return "; ".join(said) + "."
 
 
-def _short(cell: Cell) -> str:
+def _short(cell: AtlasCell) -> str:
     return cell.what if cell.state != "failed" else "could not be played"
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The boundaries in words; before and after the same transaction as one."""
+    """The boundaries in words; before and after the same transaction become `around` it."""
     found = list(names)
     for name in [name for name in found if name.startswith("before ") and f"after {name[7:]}" in found]:
         found[found.index(name)] = f"around {name[7:]}"

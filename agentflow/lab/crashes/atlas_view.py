@@ -1,9 +1,8 @@
-"""A crash atlas to click on: the picture, a list of its cells, and of the chosen one the timeline and the schedule.
+"""A crash atlas to click on: the picture, a list of its cells, and the timeline and schedule of the chosen one.
 
-What lives here: the widget, and what it shows without a kernel. What does not: playing (`atlas`), drawing (`atlas_picture`,
-`timeline`). The list is a plain `Dropdown`, so all of it works by keyboard; a click on a cell, or the focus on it, chooses it
-in the list (`atlas.js`). A cell of the notebook can do the same, `view.choose("after tool", "all guards")`, and watch an atlas
-while it is played: `view = AtlasView(Atlas())`, then `atlas(engine, watch=view.show)`.
+The list is a plain `Dropdown`, so everything works by keyboard; a click or the focus on a cell chooses it in the list
+(`atlas.js`). A notebook can do the same with `view.choose("after tool", "all guards")`, and can watch an atlas while it is
+played: `view = AtlasView(Atlas())`, then `atlas(engine, watch=view.show)`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from typing import Any
 import ipywidgets as widgets
 
 from ..pictures.timeline import timeline
-from .atlas_result import Atlas, Cell
+from .atlas_picture import draw_atlas
+from .atlas_result import AtlasCell, AtlasResult
 
-SCRIPT = files(__package__).joinpath("atlas.js").read_text(encoding="utf-8")
-PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
-STYLE = """<style>
+_SCRIPT = files(__package__).joinpath("atlas.js").read_text(encoding="utf-8")
+_PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+_STYLE = """<style>
 .af-atlas{background:var(--jp-layout-color1,#fff);color:var(--jp-ui-font-color1,#1f2328);max-width:1000px}
 .af-atlas .widget-html-content,.af-atlas p{font-size:13px;line-height:1.45}
 .af-atlas .af-map .cell{cursor:pointer;outline:none}
@@ -32,9 +32,9 @@ STYLE = """<style>
 
 
 class AtlasView:
-    """An atlas in a notebook: live a widget, without a kernel the picture and the chosen cell's timeline."""
+    """An atlas in a notebook: a widget, or without a kernel the picture and the chosen cell's timeline."""
 
-    def __init__(self, atlas: Atlas, chosen: Cell | None = None) -> None:
+    def __init__(self, atlas: AtlasResult, chosen: AtlasCell | None = None) -> None:
         self.atlas = atlas
         cells = list(atlas)
         self.cell = chosen or next((cell for cell in cells if cell.boundary == "after tool"), cells[0])
@@ -45,28 +45,28 @@ class AtlasView:
             description="cell",
             layout=widgets.Layout(width="560px"),
         )
-        carrier = widgets.HTML(f"{STYLE}<img alt='' src='{PIXEL}' onload='{html.escape(SCRIPT)}'>")
+        carrier = widgets.HTML(f"{_STYLE}<img alt='' src='{_PIXEL}' onload='{html.escape(_SCRIPT)}'>")
         self.view = widgets.VBox([carrier, self._map, self._list, self._detail])
         for widget, name in ((self.view, "atlas"), (self._map, "map"), (self._list, "choice"), (self._detail, "cell")):
             widget.add_class(f"af-{name}")
         self._list.observe(lambda change: self.choose(*change.new), "value")
         self.show(atlas)
 
-    def show(self, atlas: Atlas) -> None:
-        """This atlas is shown, such as one with a cell more; it has the same rows and columns."""
+    def show(self, atlas: AtlasResult) -> None:
+        """Shows this atlas instead, for example with one cell more; it has the same rows and columns."""
         self.atlas = atlas
-        self._map.value = atlas.picture(live=True)._repr_html_()
+        self._map.value = draw_atlas(atlas, live=True)._repr_html_()
         self.choose(*self._list.value)
 
-    def choose(self, boundary: str, guards: str) -> Cell:
-        """This cell is shown; the cell. Raises KeyError if there is none."""
+    def choose(self, boundary: str, guards: str) -> AtlasCell:
+        """Shows this cell and returns it. Raises KeyError if there is none."""
         self.cell = self.atlas.cell(boundary, guards)
         self._list.value = (boundary, guards)
         self._detail.value = detail(self.cell)
         return self.cell
 
     def close(self) -> None:
-        """No widget of the view is left."""
+        """Closes every widget of the view."""
         for widget in (*self.view.children, self.view):
             widget.close()
 
@@ -77,14 +77,14 @@ class AtlasView:
     def to_html(self) -> str:
         """The picture and the chosen cell, for a page without a kernel."""
         note = "<p>Run this cell to choose another one.</p>"
-        return f'{STYLE}<div class="af-atlas">{self.atlas.picture()._repr_html_()}{detail(self.cell)}{note}</div>'
+        return f'{_STYLE}<div class="af-atlas">{draw_atlas(self.atlas)._repr_html_()}{detail(self.cell)}{note}</div>'
 
     def __repr__(self) -> str:
         lines = [f"{number}. {line}" for number, line in enumerate(self.cell.lines(), 1)]
         return "\n".join([self.atlas.grid(), "", f"{self.cell.sentence}.", self.cell.line, *lines])
 
 
-def detail(cell: Cell) -> str:
+def detail(cell: AtlasCell) -> str:
     """One cell as HTML: its sentence and figures, its schedule to copy, and its timeline."""
     said = f"<p><b>{html.escape(cell.sentence)}</b>{'. ' + html.escape(cell.figures) + '.' if cell.state == 'done' else ''}</p>"
     if cell.state != "done":

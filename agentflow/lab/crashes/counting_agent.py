@@ -1,6 +1,6 @@
-"""A support agent that counts: each execution of a step is noted in a file before it is made, so a SIGKILL loses none.
+"""A support agent that counts: it notes each execution of a step in a file before the step has its result.
 
-What does not live here: who is killed where (`atlas`).
+So a SIGKILL loses none.
 """
 
 from __future__ import annotations
@@ -10,26 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...tools import StandInModel
-from ...workflows import support_agent, support_agent_with
-
-
-class NotingModel(StandInModel):
-    """A stand-in for a model that writes each call into a file, before it answers: the process's id and the name."""
-
-    def __init__(self, notes: Path) -> None:
-        super().__init__()
-        self.notes = notes
-
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        with self.notes.open("a", encoding="utf-8") as file:
-            file.write(f"{os.getpid()} {name}\n")
-        return super()._answer(name, prompt, answer)
+from ...agents import support_agent, support_agent_with
+from ..schedule.presets import WatchedModel
 
 
 @dataclass(frozen=True)
 class CountedAgent:
-    """The support agent, whose steps are noted in a file as they are executed. It can be sent to a process."""
+    """The support agent, with a note in a file for each execution of a step. It can be sent to a process."""
 
     notes: Path
 
@@ -40,13 +27,18 @@ class CountedAgent:
         return declared
 
     def __call__(self, run: Any, request: str) -> Any:
-        return support_agent_with(NotingModel(self.notes))(run, request)
+        return support_agent_with(WatchedModel(self._note))(run, request)
+
+    def _note(self, name: str, answer: Any) -> Any:
+        with self.notes.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {name}\n")
+        return answer
 
     def begin(self) -> None:
-        """Nothing is noted."""
+        """Empties the file."""
         self.notes.write_text("", encoding="utf-8")
 
     def executions(self) -> tuple[tuple[int, str], ...]:
-        """Each execution of a step: in which process, and which step."""
+        """The process id and the step of each execution."""
         lines = self.notes.read_text(encoding="utf-8").splitlines()
         return tuple((int(pid), step) for pid, step in (line.split(" ", 1) for line in lines))

@@ -1,25 +1,23 @@
 """A worker is lost at a boundary: by an exception (kinder, `finally` blocks run) or by SIGKILL of a real process.
 
 Both go through the engine's one hook and write one history entry before they act: `crash_injected` or `worker_killed`.
-A workflow that does not exist yet has no history, and a claim that has not happened no workflow: then nothing is
-recorded. What does not live here: which crashes to choose (`soak`), the processes (`processes`).
+Nothing is recorded where there is no workflow yet: before it is created, and before a claim has found one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ...engine import Engine
 from ...errors import CrashInjected
 from ...model import Boundary, Edge, Hook
+from ..history.faults import FAULTS
 from ..laboratory.processes import kill_me
 
 
 @dataclass(frozen=True)
 class CrashAt:
-    """A rule that picklably names one boundary: the `nth` visit of this edge of this transaction.
+    """A rule, sendable to a process, that names one boundary: the `nth` visit of this edge of this transaction.
 
     `subject` (step id, action key, event), `worker` and `workflow` narrow it; None means any. After a transaction only
     the outcome "committed" counts.
@@ -33,7 +31,7 @@ class CrashAt:
     nth: int = 1
 
     def matches(self, boundary: Boundary) -> bool:
-        """Whether the boundary is one of those that this rule names, whichever visit it is."""
+        """Whether the rule names this boundary, on whichever visit."""
         return (
             (self.transaction, self.edge) == (boundary.transaction, boundary.edge)
             and self.subject in (None, boundary.subject)
@@ -43,43 +41,27 @@ class CrashAt:
         )
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.edge, self.transaction, self.subject) if part)
+        return Boundary(self.transaction, self.edge, subject=self.subject).place
 
 
 def by_exception(engine: Engine, rule: CrashAt) -> Hook:
-    """A hook that raises CrashInjected at the rule's boundary, once; the history has `crash_injected`."""
+    """A hook that raises CrashInjected at the rule's boundary, once, after writing `crash_injected` to the history."""
 
     def crash(boundary: Boundary) -> None:
-        _record(engine, "crash_injected", rule, boundary)
+        _record(engine, "crash", rule, boundary)
         raise CrashInjected(f"{rule}, worker {boundary.worker}, workflow {boundary.workflow}, token {boundary.token}")
 
-    return _at(rule, crash)
-
-
-def by_sigkill(engine: Engine, rule: CrashAt) -> Hook:
-    """A hook that kills its own process at the rule's boundary; the history has `worker_killed`."""
-
-    def die(boundary: Boundary) -> None:
-        kill_here(engine, str(rule), boundary)
-
-    return _at(rule, die)
+    return at_boundary(rule, crash)
 
 
 def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
-    """This process is dead, and the workflow's history has `worker_killed` at this boundary. Does not return."""
-    _record(engine, "worker_killed", at, boundary)
+    """Writes `worker_killed` to the workflow's history and kills this process. Does not return."""
+    _record(engine, "kill", at, boundary)
     kill_me()
 
 
-def crash_in_process(
-    rule: CrashAt, act: Callable[[Engine], Any], make_engine: Callable[..., Engine], *arguments: Any
-) -> None:
-    """Runs `act` on an engine of this process's own and is killed at the rule's boundary; the target of a process."""
-    engine = make_engine(*arguments)
-    act(engine.with_hook(by_sigkill(engine, rule)))
-
-
-def _at(rule: CrashAt, act: Hook) -> Hook:
+def at_boundary(rule: CrashAt, act: Hook) -> Hook:
+    """A hook that calls `act` at the rule's boundary, once."""
     visits = 0
 
     def hook(boundary: Boundary) -> None:
@@ -92,6 +74,8 @@ def _at(rule: CrashAt, act: Hook) -> Hook:
     return hook
 
 
-def _record(engine: Engine, event: str, at: CrashAt | str, boundary: Boundary) -> None:
+def _record(engine: Engine, kind: str, at: CrashAt | str, boundary: Boundary) -> None:
     if boundary.workflow is not None:
-        engine.record_fault(boundary.workflow, event, worker=boundary.worker, token=boundary.token, at=str(at))
+        engine.record_fault(
+            boundary.workflow, FAULTS[kind].event, worker=boundary.worker, token=boundary.token, at=str(at)
+        )

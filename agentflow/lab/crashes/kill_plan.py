@@ -1,7 +1,6 @@
 """Which workers a soak kills, and where: decided in advance by a hash of seed, request, boundary and token.
 
-The same seed and the same number of requests give the same kills, however the workers share the work. What does not
-live here: carrying it out (`soak`).
+The same seed and the same number of requests give the same kills, however the workers share the work.
 """
 
 from __future__ import annotations
@@ -30,28 +29,27 @@ Before a claim there is no request."""
 GAP = ("after tool", "before acknowledge")
 """The acknowledgment gap: the effect exists and the engine does not know."""
 
-_AGAIN = ("after claim", "before load", "after load")  # passed by every successor
+_AGAIN = ("after claim", "before load", "after load")  # every successor passes them
 GAP_SHARE = 0.1
 
-Plan = dict[int, tuple[str, ...]]
+KillPlan = dict[int, tuple[str, ...]]
 """For each request that is hit: where its first holder is killed, where the next one, and so on."""
 
 
 def label(boundary: Boundary) -> str:
-    """The boundary's name in a plan and in the history."""
-    subject = f" {boundary.subject}" if boundary.transaction == "checkpoint" else ""
-    return f"{boundary.edge} {boundary.transaction}{subject}"
+    """The boundary's name in a plan and in the history: checkpoints are told apart, other transactions come once."""
+    return boundary.place if boundary.transaction == "checkpoint" else f"{boundary.edge} {boundary.transaction}"
 
 
-def plan_kills(seed: int, requests: int, kills: int) -> Plan:
+def plan_kills(seed: int, requests: int, kills: int) -> KillPlan:
     """Exactly `kills` kills, at least a tenth of them in the acknowledgment gap.
 
-    The requests whose best boundary has the smallest hash are hit first; when there are more kills than requests, each
-    is hit at its next token too, where a successor passes for certain. Raises ValueError if there is nothing to kill.
+    The requests whose best boundary has the smallest hash are hit first. With more kills than requests, each is hit again
+    at its next token, where a successor is certain to pass. Raises ValueError if there is nothing to kill.
     """
     if kills and not requests:
-        raise ValueError("there is no request, so no worker can be killed at one.")
-    plan: Plan = {}
+        raise ValueError("There is no request, so no worker can be killed.")
+    plan: KillPlan = {}
     left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
     while left:
         more_to_come = left > requests
@@ -68,12 +66,12 @@ def plan_kills(seed: int, requests: int, kills: int) -> Plan:
 
 
 def _smallest(seed: int, requests: int, token: int, count: int) -> list[int]:
-    """The requests in the order of their smallest hash; memory for `count` of them."""
+    """The `count` requests with the smallest hashes, in that order; no more than these are kept in memory."""
     return heapq.nsmallest(count, range(requests), key=lambda r: min(_hash_of(seed, r, token, b) for b in PATH))
 
 
 def _reachable(before: Sequence[str]) -> list[str]:
-    """Where the holder of the next token passes for certain after the last of these kills."""
+    """Where the holder of the next token is certain to pass after the last of these kills."""
     if not before:
         return list(PATH)
     progress = [PATH.index(b) for b in before if b in PATH[1:]]

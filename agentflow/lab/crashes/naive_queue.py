@@ -1,8 +1,7 @@
-"""A job queue without checkpoints, as processes: NaiveRunner runs a job from the top, and so does whoever retries it.
+"""A job queue without checkpoints, as processes: NaiveRunner runs a job from the top, and so does the worker that retries it.
 
-What lives here: the worker process, which stands before and after everything that others can see of it, its lane, and one
-kill with its retry. What does not: the engine's own workers (`lanes`), the atlas around it (`atlas`). The queue's only record
-of a job is that somebody got its result: there is no row, no lease and no history, so what is told here is what was seen.
+The queue's only record of a job is that its result has arrived: there is no row, no lease and no history. So the entries
+here are what was seen of the workers, which stop before and after everything that others can see.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ SEEN = {
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker of a plain job queue is given. `request` None: the job was done, there is none."""
+class QueuedJob:
+    """What a worker of a plain job queue gets; `request` None means that the job is done and there is no other."""
 
     url: str
     schema: str
@@ -47,13 +46,13 @@ class Job:
 
 
 class NaiveLane(ProcessLane):
-    """A process that runs a job from the top, and stands before and after everything that others can see.
+    """A process that runs a job from the top, and stops before and after everything that others can see.
 
-    It takes the job (`claim`), calls the tool, and hands over the result (`complete`); nothing else leaves a trace, so there
-    is no other boundary. `tell("go")` moves it from one of them to the next.
+    It takes the job (`claim`), calls the tool, and hands over the result (`complete`). Nothing else leaves a trace, so
+    there are no other boundaries. `tell("go")` moves it from one boundary to the next.
     """
 
-    def __init__(self, name: str, patience: float, job: Job) -> None:
+    def __init__(self, name: str, patience: float, job: QueuedJob) -> None:
         super().__init__(name, patience, lambda _: "", lambda *_: None)  # type: ignore[arg-type]
         self.job = job
 
@@ -63,8 +62,8 @@ class NaiveLane(ProcessLane):
         theirs.close()
 
 
-def serve_naive(job: Job, identity: str, connection: Connection[Any, Any]) -> None:
-    """This process does the job from the top, whatever was done before, until it is killed."""
+def serve_naive(job: QueuedJob, identity: str, connection: Connection[Any, Any]) -> None:
+    """Does the job from the top in this process, whatever was done before, until it is killed."""
     worker = _NaiveWorker(identity, connection, SimulatedTool(Database(job.url, job.schema)))
     with worker.passing("claim"):
         request = job.request
@@ -77,20 +76,20 @@ def serve_naive(job: Job, identity: str, connection: Connection[Any, Any]) -> No
 
 
 class _NaiveWorker:
-    """Stands at the boundaries of a job, and reports to whoever moves it."""
+    """Stops at the boundaries of a job and reports them to the parent process."""
 
     def __init__(self, identity: str, connection: Connection[Any, Any], tool: SimulatedTool) -> None:
         self.identity, self.connection, self.tool = identity, connection, tool
         self.result: Any = None
 
     def call(self, call: ToolCall) -> Any:
-        """The tool was called."""
+        """Calls the tool."""
         with self.passing("tool", call.action):
             return self.tool(call)
 
     @contextmanager
     def passing(self, name: str, subject: str | None = None) -> Iterator[None]:
-        """The worker stands before it, does it, and stands after it."""
+        """Stops the worker before and after the block."""
         before = Boundary(name, "before", self.identity, subject=subject)
         self.stand(before)
         yield
@@ -98,14 +97,14 @@ class _NaiveWorker:
         self.stand(after, "completed" if name == "complete" else None)
 
     def stand(self, boundary: Boundary, ended: Any = None) -> None:
-        """Where the worker stands was reported, and it has been told to go on."""
+        """Reports the boundary and waits until the parent says go on."""
         self.connection.send(Report(boundary, ended=ended))
         self.connection.recv()
 
 
 @dataclass(frozen=True)
 class Retried:
-    """A job whose first worker was killed: what was seen, how it ended, and ms from the second's taking of the job to the end."""
+    """A job whose first worker was killed: what was seen, how it ended, and ms from the second worker's start to the end."""
 
     history: tuple[dict[str, Any], ...]
     completed: bool
@@ -113,51 +112,51 @@ class Retried:
     recovery_ms: float | None
 
 
-def kill_and_retry(job: Job, boundary: str, patience: float) -> Retried | None:
-    """A was killed at the boundary and B did the job from the top, unless A's result had come; None without the boundary.
+def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> Retried | None:
+    """Kills A at the boundary and lets B do the job from the top, unless A's result had arrived. Raises LaneError.
 
-    Raises LaneError.
+    Returns None if there is no such boundary.
     """
-    story = _Story()
+    log = _QueueLog()
     first = NaiveLane("A", patience, job)
     try:
         first.start("A")
-        while story.see(first) != boundary:
+        while log.see(first) != boundary:
             if first.tell("go").ended:
                 if label(first.standing) != boundary:  # type: ignore[arg-type]
                     return None
-                story.done = True
+                log.done = True
         first.kill()
-        story.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
-        recovery_ms = _retry(replace(job, request=None) if story.done else job, patience, story)
-        return Retried(tuple(story.entries), story.done, first.exit_code, recovery_ms)
+        log.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
+        recovery_ms = _retry(replace(job, request=None) if log.done else job, patience, log)
+        return Retried(tuple(log.entries), log.done, first.exit_code, recovery_ms)
     finally:
         if first.alive:
             first.kill()
 
 
-def _retry(job: Job, patience: float, story: _Story) -> float | None:
-    """B has done the job, if there is one left."""
+def _retry(job: QueuedJob, patience: float, log: _QueueLog) -> float | None:
+    """Lets B do the job, if it is not done yet; returns how long that took in ms."""
     lane = NaiveLane("B", patience, job)
     try:
         lane.start("B")
-        story.see(lane)
+        log.see(lane)
         report, began = lane.tell("go"), time.monotonic()
         while not report.ended:
-            story.see(lane)
+            log.see(lane)
             report = lane.tell("go")
         if report.ended == "idle":
-            story.add("queue_empty", "B asks for a job; there is none.", "B")
+            log.add("queue_empty", "B asks for a job; there is none.", "B")
             return None
-        story.done = True
-        story.see(lane)
+        log.done = True
+        log.see(lane)
         return round((time.monotonic() - began) * 1000, 3)
     finally:
         if lane.alive:
             lane.kill()
 
 
-class _Story:
+class _QueueLog:
     """What the queue saw, as entries, and whether it has the job's result."""
 
     def __init__(self) -> None:
@@ -165,22 +164,13 @@ class _Story:
         self.done = False
 
     def see(self, lane: NaiveLane) -> str:
-        """Where the worker stands is told; the boundary's name."""
+        """Adds an entry for the boundary at which the worker stands, and returns the boundary's name."""
         place = label(lane.standing)  # type: ignore[arg-type]
         event, said = SEEN[place]
         self.add(event, said.format(lane.name), lane.name)
         return place
 
     def add(self, event: str, said: str, worker: str, subject: str | None = None) -> None:
-        """One entry more."""
-        same = {"at": None, "transaction": None, "fence_token": None}
-        self.entries.append(
-            {
-                "n": len(self.entries) + 1,
-                "event": event,
-                "subject": subject,
-                "worker": worker,
-                "detail": {"said": said},
-                **same,
-            }
-        )
+        """Adds an entry."""
+        entry = {"n": len(self.entries) + 1, "event": event, "subject": subject, "worker": worker}
+        self.entries.append({**entry, "detail": {"said": said}, "at": None, "transaction": None, "fence_token": None})

@@ -1,9 +1,8 @@
-"""Hundreds of requests on real worker processes that are really killed; afterwards the rows say what it came to.
+"""Hundreds of requests on real worker processes that are really killed; afterwards the rows show the result.
 
-Two ways to choose the kills. Planned: at seeded boundaries, by the worker itself in the engine's hook (`plan`). Random:
-by the parent, at random microseconds, in the middle of whatever the worker does. Either way the dead are replaced,
-their leases run out, and the others take over. What does not live here: how a process is started and reaped
-(`processes`).
+Kills are planned or random. A planned kill happens at a seeded boundary, in the engine's hook, by the worker itself
+(`kill_plan`). A random kill comes from the parent at a random microsecond, whatever the worker is doing. Either way the
+dead workers are replaced, their leases run out, and others take over.
 """
 
 from __future__ import annotations
@@ -29,45 +28,45 @@ from ...model import Boundary, Hook, Policy
 from ...worker import new_identity
 from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from .crash_at import kill_here
-from .kill_plan import GAP, Plan, label, plan_kills
+from .kill_plan import GAP, KillPlan, label, plan_kills
 from .soak_report import SoakReport
 
-PARTS = ("detect", "claim", "replay", "re_execute", "span")
-BATCH = 100
-AHEAD = 400  # so many unfinished workflows are in the queue at most
-MakeEngine = Callable[..., Engine]
-T = TypeVar("T")
+_PARTS = ("detect", "claim", "replay", "re_execute", "span")
+_BATCH = 100
+_AHEAD = 400  # unfinished workflows in the queue, at most
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a worker process of a soak has to know; it is sent to each of them. `plan` is by workflow id."""
+class SoakSettings:
+    """What each worker process of a soak is sent when it starts. `plan` is by workflow id."""
 
     url: str
     schema: str
     plan: dict[str, tuple[str, ...]]
     lease_seconds: float
-    make_engine: MakeEngine
+    make_engine: Callable[..., Engine]
 
 
 def soak(
     where: str | Engine, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
     random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
-    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: MakeEngine = Engine,
+    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
-    """The requests were run as support agents on `workers` processes while workers were killed; what it came to.
+    """Runs the requests as support agents on `workers` processes while workers are killed; returns the report.
 
-    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. If `where` is
-    not a URL but a laboratory's engine, it happens there instead: what was there is gone, and the new rows stay. `kills` are
-    planned by `seed`, `random_kills` are the parent's; use one of the two (a random kill may fall between a commit and the
-    boundary behind it, and that boundary never comes again). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing moved for `stall_seconds`, and before anything starts for numbers that make no
-    sense, for no request at all, and whatever reading the requests raises; NotALaboratory.
+    The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a URL
+    but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are planned
+    by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit and the
+    boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error (None: on a
+    terminal). Raises SoakError when nothing has moved for `stall_seconds`, or before anything starts if the numbers make no
+    sense or there is no request; NotALaboratory; and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
-            "a soak needs at least one worker, and either planned kills or random kills; nothing was started."
+            "A soak needs at least one worker, and planned kills or random kills, but not both. Nothing was started."
         )
     with (
         _spooled(requests) as (spool, total),
@@ -75,18 +74,18 @@ def soak(
     ):
         url = database.url.render_as_string(hide_password=False)
         plan = plan_kills(seed, total, kills)
-        settings = Settings(
+        settings = SoakSettings(
             url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine
         )
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
-        run.carry(_read_back(spool), kills, random_kills, stall_seconds, progress)
+        run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
         return run.report(plan, seed, random_kills, time.monotonic() - began)
 
 
 @contextmanager
 def _place(where: str | Engine, schema: str, keep: bool) -> Iterator[Database]:
-    """Where it happens: a new schema, or the engine's own laboratory, emptied. Raises NotALaboratory."""
+    """The database of the soak: a new schema, or the engine's own laboratory, emptied. Raises NotALaboratory."""
     if isinstance(where, str):
         with own_schema(where, schema, keep) as database:
             yield database
@@ -96,12 +95,12 @@ def _place(where: str | Engine, schema: str, keep: bool) -> Iterator[Database]:
 
 
 def workflow_id(request: int) -> str:
-    """The id of the workflow of the request with this index."""
+    """The workflow's id for the request with this index."""
     return f"request-{request:06d}"
 
 
-def serve(settings: Settings, identity: str) -> None:
-    """One worker process: carries workflows until SIGTERM, or until the plan kills it."""
+def serve_soak(settings: SoakSettings, identity: str) -> None:
+    """One worker process: runs workflows until SIGTERM, or until the plan kills it."""
     database = Database(settings.url, settings.schema, application_name=identity)
     engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
     worker = engine.with_hook(_killer(engine, settings.plan)).worker(identity, poll_seconds=settings.lease_seconds / 4)
@@ -110,14 +109,14 @@ def serve(settings: Settings, identity: str) -> None:
 
 
 def _policy(lease_seconds: float) -> Policy:
-    # Every take-over here follows a kill that we ordered, so the budget against workflows that kill must not be spent.
+    # Every take-over here follows a kill that we ordered, so the crash budget must never be spent.
     return Policy(lease_seconds=lease_seconds, crash_budget=1_000_000)
 
 
 def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
-    """Kills this process at the boundary planned for a workflow's next kill.
+    """Kills this process at the boundary that is planned for a workflow's next kill.
 
-    A plan says "token k"; what counts is the k-th kill, so that a lease lost on a loaded machine does not cancel it.
+    The plan counts tokens, but the hook counts kills: a lease lost on a loaded machine must not cancel a kill.
     """
 
     def hook(boundary: Boundary) -> None:
@@ -131,27 +130,29 @@ def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
 
 
 class _Soak:
-    """One soak while it runs: the queue is fed, the dead are replaced, and random victims are chosen."""
+    """One soak while it runs: it feeds the queue, replaces dead workers, and chooses random victims."""
 
-    def __init__(self, database: Database, settings: Settings, workers: int, total: int, chance: random.Random) -> None:
+    def __init__(
+        self, database: Database, settings: SoakSettings, workers: int, total: int, chance: random.Random
+    ) -> None:
         self.database, self.settings, self.workers, self.total, self.chance = database, settings, workers, total, chance
         self.engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
         self.alive: dict[str, BaseProcess] = {}
-        self.processes_killed, self.broken = 0, 0
+        self.processes_killed, self.exited = 0, 0
         self.random_kills, self.in_flight = 0, 0
 
     def carry(
         self, requests: Iterator[str], kills: int, random_kills: int, stall_seconds: float, progress: bool | None
     ) -> None:
-        """Every workflow is finished, every kill has happened, and no worker process is left."""
+        """Runs until every workflow is finished and every kill has happened; no worker process is left."""
         thresholds = deque(sorted(self.chance.uniform(0, 0.9 * self.total) for _ in range(random_kills)))
         submitted, seen, moved = 0, (0, 0), time.monotonic()
         try:
-            with _bar(self.total, progress) as show:
+            with progress_bar("workflow", progress, self.total) as show:
                 while seen[0] < self.total or self.processes_killed < kills or thresholds:
                     self._man()
                     may = self._may_be_submitted(seen[0], thresholds[0] if thresholds else None)
-                    submitted += self._submit(list(islice(requests, max(0, min(BATCH, may - submitted)))), submitted)
+                    submitted += self._submit(list(islice(requests, max(0, min(_BATCH, may - submitted)))), submitted)
                     if thresholds and seen[0] >= thresholds[0]:
                         thresholds.popleft()
                         self._kill_one()
@@ -167,37 +168,38 @@ class _Soak:
             kill(self.alive.values())
 
     def _may_be_submitted(self, finished: int, next_kill: float | None) -> int:
-        """How many requests may be in the queue or behind it by now.
+        """How many requests may have been submitted by now.
 
-        Few unfinished ones; and work must not outrun the random kills, or the last of them would find nobody working.
+        The number of unfinished ones is bounded, and work must not outrun the random kills: the last of them would find
+        nobody working.
         """
-        may = min(self.total, finished + AHEAD)
+        may = min(self.total, finished + _AHEAD)
         if next_kill is None:
             return may
         return min(may, max(int(next_kill) + 1, min(int(next_kill) + 8 * self.workers, self.total - self.workers)))
 
     def _man(self) -> None:
-        """There are as many workers as ordered."""
+        """Starts workers until there are as many as ordered."""
         while len(self.alive) < self.workers:
             identity = new_identity("soak")
-            self.alive[identity] = start(serve, self.settings, identity, name=identity)
+            self.alive[identity] = start(serve_soak, self.settings, identity, name=identity)
 
     def _bury(self, dead: list[BaseProcess]) -> None:
-        """The dead are counted. Raises SoakError if workers end of themselves again and again."""
+        """Counts the dead workers. Raises SoakError if workers exit on their own again and again."""
         for process in dead:
             del self.alive[process.name]
             if process.exitcode == -9:
                 self.processes_killed += 1
             else:
-                self.broken += 1
-                if self.broken > 3 * self.workers:
+                self.exited += 1
+                if self.exited > 3 * self.workers:
                     raise SoakError(
-                        f"{self.broken} workers ended of themselves, the last with exit code {process.exitcode}; their "
-                        "errors are on standard error. Mend that and soak again."
+                        f"{self.exited} workers exited on their own, the last with exit code {process.exitcode}. Their "
+                        "errors are on standard error. Fix them and soak again."
                     )
 
     def _dismiss(self) -> None:
-        """The workers were asked to stop and have."""
+        """Asks the workers to stop, and waits until they have."""
         for process in self.alive.values():
             process.terminate()
         deadline = time.monotonic() + 10
@@ -209,7 +211,7 @@ class _Soak:
         return len(batch)
 
     def _kill_one(self) -> None:
-        """One worker is dead by SIGKILL, at a random microsecond, every other time while it waits for an answer."""
+        """Kills a worker with SIGKILL at a random microsecond, every other time while it waits for PostgreSQL's answer."""
         holders = [row["lease_owner"] for row in _soon(lambda: self._ask(_HOLDERS, alive=list(self.alive)))]
         process = self.alive[self.chance.choice(holders or sorted(self.alive))]
         time.sleep(self.chance.uniform(0, 0.005))
@@ -217,7 +219,7 @@ class _Soak:
             _soon(lambda: self._is_active(process.name))
         if process.is_alive():
             process.kill()
-            self.in_flight += self._is_active(process.name)  # seen after the signal: it sends nothing any more
+            self.in_flight += self._is_active(process.name)  # seen after the signal, so it will send nothing more
             self.random_kills += 1
         for held in self._ask(_HELD, name=process.name):
             self.engine.record_fault(held["id"], "worker_killed", worker=process.name, token=held["fence_token"])
@@ -237,13 +239,13 @@ class _Soak:
             for r in rows
         )
         return (
-            f"schema {self.database.schema!r}: nothing moved for {seconds:g} s. {seen[0]} of {self.total} workflows "
-            f"are finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with "
-            "--keep and read their histories."
+            f"Nothing moved in schema {self.database.schema!r} for {seconds:g} s. {seen[0]} of {self.total} workflows are "
+            f"finished, {seen[1]} workers were killed ({kills} planned). Stuck: {named or 'none'}. Soak again with --keep "
+            "and read their histories."
         )
 
-    def report(self, plan: Plan, seed: int, random_kills: int, seconds: float) -> SoakReport:
-        """The figures, from the rows alone (and the exit codes of the dead)."""
+    def report(self, plan: KillPlan, seed: int, random_kills: int, seconds: float) -> SoakReport:
+        """The figures, from the rows and the exit codes of the dead workers."""
         figures = evidence.reliability_metrics(self.database)
         planned = Counter((request, where) for request, each in plan.items() for where in each)
         recorded = Counter((int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in self._ask(_KILLED))
@@ -257,7 +259,7 @@ class _Soak:
             kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
-            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in PARTS},
+            recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in _PARTS},
             kills=kills, seconds=round(seconds, 1),
         )  # fmt: skip
 
@@ -277,8 +279,8 @@ _HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 
-def _soon(look: Callable[[], T], seconds: float = 0.25) -> T:
-    """What `look` sees as soon as it sees something, or at the end."""
+def _soon(look: Callable[[], _T], seconds: float = 0.25) -> _T:
+    """Calls `look` until it returns something or the time is over; returns its last answer."""
     until = time.monotonic() + seconds
     while not (seen := look()) and time.monotonic() < until:
         pass
@@ -292,30 +294,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 @contextmanager
 def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
-    """The requests on disk, and how many: a plan needs their number, and memory is bounded."""
+    """Writes the requests to disk and counts them: a plan needs their number, and memory stays bounded."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         total = 0
         for request in requests:
             spool.write(json.dumps(request) + "\n")
             total += 1
         if not total:
-            raise SoakError("there is no request to run; give a file that has some.")
+            raise SoakError("There is no request to run. Give a file that has some.")
         spool.seek(0)
         yield spool, total
-
-
-def _read_back(spool: IO[str]) -> Iterator[str]:
-    return (json.loads(line) for line in spool)
-
-
-@contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, on a terminal or if wanted."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="workflow", disable=None if wanted is None else not wanted) as bar:
-
-        def show(finished: int) -> None:
-            bar.update(finished - bar.n)
-
-        yield show

@@ -1,7 +1,4 @@
-"""What a soak came to: the figures, and each way in which they can be wrong, as a sentence.
-
-What does not live here: where the figures come from (`soak`).
-"""
+"""The report of a soak: its figures, and a sentence for each way in which they can be wrong."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ RELIABILITY = (
 
 @dataclass(frozen=True)
 class SoakReport:
-    """What a soak came to, read from the rows after every worker was gone. Times in ms unless they say seconds.
+    """The result of a soak, read from the rows after every worker was gone. Times in ms unless named seconds.
 
-    `kills` are the planned ones that happened, as (request's index, boundary); `processes_killed` were seen by the
-    parent to end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still running.
-    `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
+    `kills` are the planned ones that happened, as (index of the request, boundary); `processes_killed` counts the processes
+    that the parent saw end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still
+    running. `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
     """
 
     schema: str
@@ -50,17 +47,17 @@ class SoakReport:
 
     @property
     def problems(self) -> list[str]:
-        """Each thing that is not as promised, as a sentence; none if all is well."""
+        """A sentence for each thing that is not as promised; empty if all is well."""
         checks = (
             (self.lost_workflows == 0, f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"),
             (self.duplicate_business_effects == 0, f"{self.duplicate_business_effects} effects are doubled"),
             (
                 self.business_effects == self.workflows_completed + self.duplicate_business_effects,
-                f"{self.workflows_completed} workflows are completed and the world has {self.business_effects} effects",
+                f"{self.workflows_completed} workflows are completed, and the world has {self.business_effects} effects",
             ),
             (
                 self.tool_execution_attempts - self.business_effects == self.repeated_calls,
-                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects are not the "
+                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects do not equal the "
                 + f"{self.repeated_calls} repeated calls in the world's own log",
             ),
             (
@@ -73,18 +70,18 @@ class SoakReport:
             ),
             (
                 self.processes_killed >= self.kills_happened + self.random_kills,
-                f"only {self.processes_killed} processes were seen to end by SIGKILL",
+                f"only {self.processes_killed} processes ended by SIGKILL",
             ),
         )
         return [sentence for good, sentence in checks if not good]
 
     @property
     def ok(self) -> bool:
-        """Nothing lost, nothing doubled, and every kill happened."""
+        """Whether nothing was lost, nothing was doubled, and every kill happened."""
         return not self.problems
 
     def told(self) -> dict[str, Any]:
-        """The figures for people, a line each; kills and the parts of a recovery are put into words."""
+        """The figures for people, a line each, with kills and the parts of a recovery in words."""
         names = [*RELIABILITY, "lost_workflows", "repeated_calls"]
         return {
             **{name: getattr(self, name) for name in names},

@@ -22,12 +22,12 @@ import psycopg
 from psycopg.sql import Literal
 
 from ...database import Database
-from ...driver_errors import named
-from ...errors import AgentFlowError, DatabaseAway
+from ...driver_errors import translate
+from ...errors import DatabaseAway
 from ...statements import Statement
 from ..verify.snapshot import Row, Rows, rows_from, rows_sql
 
-Answer = list[dict[str, Any]] | AgentFlowError
+Answer = list[dict[str, Any]] | Exception
 
 _PUT = Statement(
     "put",
@@ -235,7 +235,7 @@ class AnswerCache:
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
         except psycopg.Error as error:
-            trouble = named(error, connection, name, where=self.database.where, schema=self.database.schema)
+            trouble = translate(error, connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")

@@ -22,6 +22,7 @@ from ..broken.catalogue import engine_class
 from ..course.exercise import own_line
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..notebook.progress import progress_bar
 from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
@@ -74,7 +75,7 @@ def explore(
     ):
         inputs = inputs_for(setting, made.workflows)
         reached = Progress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
-        with _bar(progress) as show:
+        with progress_bar(" states", progress) as show:
             try:
                 return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
             except DidNotReturn as killed:
@@ -286,16 +287,3 @@ def _explored(
         yield weakened(made, setting)
     finally:
         made.close()
-
-
-@contextmanager
-def _bar(wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, on a terminal or if wanted: how many states are expanded."""
-    from tqdm import tqdm
-
-    with tqdm(unit=" states", disable=None if wanted is None else not wanted) as bar:
-
-        def show(states: int) -> None:
-            bar.update(states - bar.n)
-
-        yield show

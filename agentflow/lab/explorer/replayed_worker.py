@@ -28,19 +28,18 @@ from ...database import Row, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
-from ...queries import LABORATORY, READS
-from ...statements import TRANSACTIONS
+from ...statements import ALL_STATEMENTS
+from ...tools import no_answer
 from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
-from ..schedule.moves import named
 from .answers import Answer, comparable, question
 from .own_process import Progress
 
 Program = Callable[[Engine], str]
 """What is played: one claim of a worker, or one act from outside. It returns how it ended."""
 
-KeptAnswer = bytes | AgentFlowError
+KeptAnswer = bytes | Exception
 """An answer as it is kept: the rows are pickled, so that each run gets its own copy and may change it."""
 
 MOST_STATEMENTS = 200  # of one run, from its claim to its end
@@ -89,7 +88,7 @@ class Place:
 
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
-        return f"{self.program}{f', before {named(self.stands)},' if self.stands else ''} went wrong: "
+        return f"{self.program}{f', before {self.stands.name},' if self.stands else ''} went wrong: "
 
 
 class Player:
@@ -137,7 +136,7 @@ class Player:
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
             asked = (*place.asked, place.pending.question)
-            kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
+            kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
             found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
         return found
 
@@ -183,7 +182,7 @@ class Player:
             self._passed = boundary
             if boundary.transaction == "tool" and self._lost:
                 self._lost = False
-                raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+                raise no_answer(str(boundary.subject), "reply")
 
     def _before(self, boundary: Boundary) -> None:
         if self._stands and self._stands.transaction == "tool" and not self._pending:
@@ -244,7 +243,7 @@ class Player:
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
-        if isinstance(answer, AgentFlowError):
+        if isinstance(answer, Exception):
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[Row] = pickle.loads(answer)
@@ -281,7 +280,7 @@ def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
 def _known(engine: Engine) -> frozenset[str]:
     """The texts of which is known that they depend on nothing but a state: the engine's own, also without guards."""
     schema, guards = engine.database.schema, getattr(engine, "without", ())
-    by_name = {name: one.render(schema) for name, one in (TRANSACTIONS | READS | LABORATORY).items()}
+    by_name = {name: one.render(schema) for name, one in ALL_STATEMENTS.items()}
     by_name |= texts(guards, schema)
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 

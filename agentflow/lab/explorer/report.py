@@ -6,7 +6,8 @@ import html
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..notebook.tables import STYLE, counted
+from ..history.words import counted
+from ..notebook.tables import STYLE
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph

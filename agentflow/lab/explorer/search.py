@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
 from ..verify.snapshot import Row
@@ -22,6 +23,7 @@ from .replayed_worker import Place, WrongCode
 from .transitions import Happened, World
 
 DEAD = -1
+_LOSING = [kind for kind in FAULTS.values() if kind.loses]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class ExplorerState(NamedTuple):
     lanes: tuple[int, ...]
     crashes: int = 0
     expiries: int = 0
-    lost: int = 0
+    lost_replies: int = 0
     renewals: int = 0
     forgettings: int = 0
     delivered: int = 0
@@ -70,7 +72,6 @@ class Rules:
         places = tuple(world.started(world.identity(lane, world.first)).number for lane in self.lanes)
         self.first = ExplorerState(world.first, places)
         self._go = [Move("go", lane) for lane in self.lanes]
-        self._lose = [Move("lose", lane) for lane in self.lanes]
         self._kill = [Move("kill", lane) for lane in self.lanes]
         self._start = [Move("start", lane) for lane in self.lanes]
         self._renew = [Move("renew", lane) for lane in self.lanes]
@@ -93,20 +94,25 @@ class Rules:
             happened = self.world.go(state.rows, place)
             if happened.rows != state.rows or happened.place.number != place.number:
                 yield self._go[index], _after(state, index, happened), happened
-        if state.lost < self.bounds.lost_replies:
+        for kind in _LOSING:
+            spent = self._spent(state, kind)
             for index, place in alive:
-                if place.stands and place.stands.transaction == "tool":
-                    happened = self.world.go(state.rows, place, lost=True)
-                    yield self._lose[index], _after(state, index, happened)._replace(lost=state.lost + 1), happened
+                if spent and place.stands and place.stands.transaction == "tool":
+                    happened = self.world.go(state.rows, place, kind.loses)
+                    yield Move(kind.name, self.lanes[index]), _after(spent, index, happened), happened
+
+    def _spent(self, state: ExplorerState, kind: FaultKind) -> ExplorerState | None:
+        """The state when this fault is counted against its bound; None if the bound is reached."""
+        count = getattr(state, kind.bound)
+        return state._replace(**{kind.bound: count + 1}) if count < getattr(self.bounds, kind.bound) else None
 
     def _dying(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         """A worker that holds nothing has nothing to lose: its death would change nothing."""
-        if state.crashes < self.bounds.crashes:
-            for index, place in alive:
-                if place.answers:
-                    rows = self.world.killed(state.rows, place.program)
-                    lanes = _put(state.lanes, index, DEAD)
-                    yield self._kill[index], state._replace(rows=rows, lanes=lanes, crashes=state.crashes + 1), None
+        spent = self._spent(state, FAULTS["kill"])
+        for index, place in alive:
+            if spent and place.answers:
+                rows = self.world.killed(state.rows, place.program)
+                yield self._kill[index], spent._replace(rows=rows, lanes=_put(state.lanes, index, DEAD)), None
 
     def _renewing(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         if state.renewals < self.bounds.renewals:
@@ -125,20 +131,21 @@ class Rules:
         yield from self._timely(state, rows.workflows)
         if self.world.events:
             yield from self._delivering(state, rows.workflows)
-        if state.forgettings < self.bounds.forgettings and any(row["remembered"] for row in rows.effects):
+        spent = self._spent(state, FAULTS["forget"])
+        if spent and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
-            yield Move("forget"), state._replace(rows=happened.rows, forgettings=state.forgettings + 1), happened
+            yield Move("forget"), spent._replace(rows=happened.rows), happened
 
     def _timely(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
-        several = len(workflows) > 1
+        several, spent = len(workflows) > 1, self._spent(state, FAULTS["expire"])
         for number, row in enumerate(workflows, 1):
             if row["status"] != "ready":
                 continue
-            if row["lease"] == "live" and state.expiries < self.bounds.expiries:
+            if row["lease"] == "live" and spent:
                 happened = self.world.expired(state.rows, row["id"])
                 alone = sum(other["lease"] == "live" for other in workflows) == 1
                 move = Move("expire", request=None if alone else number)
-                yield move, state._replace(rows=happened.rows, expiries=state.expiries + 1), happened
+                yield move, spent._replace(rows=happened.rows), happened
             if row["lease_owner"] is None and not row["due"]:
                 happened = self.world.expired(state.rows, row["id"])
                 yield Move("due", request=number if several else None), state._replace(rows=happened.rows), happened

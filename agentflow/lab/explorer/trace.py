@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ...statements import TRANSACTIONS
+from ..history.faults import fault
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
-from ..schedule.moves import named
 from .replayed_worker import Place
 from .search import DEAD, ExplorerState, Rules
 
+_ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -43,14 +45,15 @@ class Walk:
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
+        kind = fault(move.verb)
         stood, before = self._place(move.lane), self.rules.world.cache.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
-        if stood and stood.stands and stood.stands.workflow and move.verb in ("kill", "lose"):
+        if stood and stood.stands and stood.stands.workflow and (kind.worker or kind.loses):
             self._fault(move, stood)
-        if move.verb == "forget":
+        if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
-                self._write(_bare(workflow_id, "keys_forgotten", "fault"))
+                self._write(_bare(workflow_id, kind.event, "fault"))
         if move.verb == "start":
             self._starts[move.lane] += 1
         self.state = state
@@ -63,8 +66,8 @@ class Walk:
     def _fault(self, move: Move, stood: Place) -> None:
         at = stood.stands
         assert at and at.workflow
-        event, subject = ("worker_killed", f"before {named(at)}") if move.verb == "kill" else ("reply_lost", at.subject)
-        entry = _bare(at.workflow, event, "fault")
+        subject = at.subject if fault(move.verb).loses else at.place
+        entry = _bare(at.workflow, fault(move.verb).event, "fault")
         self._write({**entry, "subject": subject, "worker": self._identity(move.lane), "fence_token": at.token})
 
     def _identity(self, lane: str) -> str:
@@ -82,7 +85,7 @@ class Walk:
                 detail |= {"held_by": self._holder.get(workflow_id)}
             detail["crashes"] = self._crashes.get(workflow_id, 0)
             self._holder[workflow_id] = entry["worker"]
-        if entry["event"] in _PROGRESS:
+        if entry["event"] in _ADVANCES:
             self._crashes[workflow_id] = 0
         if entry["event"] == "tool_attempt_committed":
             detail |= self._attempt(workflow_id, detail)
@@ -101,9 +104,6 @@ class Walk:
         if detail and "asked_at" in detail:
             detail = {**detail, "asked_at": at.isoformat()}
         self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
-
-
-_PROGRESS = {"checkpoint_committed", "action_acknowledged", "workflow_waiting", "event_received"}
 
 
 def _bare(workflow_id: str, event: str, transaction: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
+from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
@@ -51,7 +52,7 @@ class World:
     ) -> None:  # fmt: skip
         self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
-        self._happened: dict[tuple[int, int, bool], Happened] = {}
+        self._happened: dict[tuple[int, int, str], Happened] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
@@ -84,10 +85,11 @@ class World:
     def _functions(self, engine: Engine, label: str) -> dict[str, Any]:
         return workflows_for(self.setting, label, self._steady)
 
-    def go(self, rows: int, place: Place, lost: bool = False) -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is.
+    def go(self, rows: int, place: Place, lost: str = "") -> Happened:
+        """The worker's next transaction, up to where it stands before the one after.
 
-        Raises WrongCode; OutOfTime after the deadline; ValueError for a move that a finished exploration has not seen.
+        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline;
+        ValueError for a move that a finished exploration has not seen.
         """
         key = rows, place.number, lost
         found = self._happened.get(key)
@@ -102,17 +104,20 @@ class World:
                 raise WrongCode(f"{place.went_wrong()}{wrong}") from wrong
         return found
 
-    def _go(self, number: int, place: Place, lost: bool) -> Happened:
+    def _go(self, number: int, place: Place, lost: str) -> Happened:
         cache, stands, entries = self.cache, place.stands, []
         before = after = cache.rows(number)
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
                 break
-            result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
-            place = self.player.after(place, result.answer, result.key, lost and pending.name == "tool")
-            number, after = result.rows, result.after
-            entries += result.entries()
+            if lost == "request" and pending.name == "tool":  # the world never hears of it
+                place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
+            else:
+                result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
+                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
+                number, after = result.rows, result.after
+                entries += result.entries()
             if place.stands and place.pending:
                 break
         else:

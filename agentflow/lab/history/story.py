@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...statements import BY_PERSON
+
 A_DAY = 86_400.0  # seconds: a lease that lasts so long ends by a move only
 Position = float
 """In columns: 3 is the middle of the fourth column, 3.5 its right edge."""
@@ -139,7 +141,7 @@ class Story:
     @property
     def person(self) -> bool:
         """Whether somebody outside took part."""
-        return any(mark.kind in {"deliver", "cancel", "requeue"} for mark in self.marks)
+        return any(mark.kind in BY_PERSON for mark in self.marks)
 
 
 _OF_A_LEASE = {"expired", "released"}

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...statements import TRANSACTIONS
+from .belief import Judged
 from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
-RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
+_RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
 def story(rows: Sequence[Row]) -> Story:
@@ -25,13 +28,13 @@ def story(rows: Sequence[Row]) -> Story:
 
 
 @dataclass
-class _Action:
+class _Action(Judged):
     """One planned action as far as it went."""
 
     key: str
     acknowledged: int | None = None
     lost: bool = False  # whoever acknowledged it was lost before anything else
-    refused: bool = False
+    status: str | None = "PENDING"
     effects: tuple[int, ...] = ()
     keys: tuple[str | None, ...] = ()
     opened: int | None = None  # where an effect began to exist of which the engine does not know
@@ -65,8 +68,10 @@ class _Reader:
             "tool": self._tool, "acknowledge": self._acknowledge, "complete": self._complete, "wait": self._wait,
             "receive": self._receive, "deliver": self._deliver, "renew": self._renew, "fail": self._fail,
             "cancel": self._cancel, "requeue": self._requeue, "expire": self._expire, "refused": self._refused,
-            "kill": self._kill, "pause": self._pause, "resume": self._resume, "reply_lost": self._reply_lost,
         }  # fmt: skip
+        fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
+        self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
+        self.handlers |= {name: self._call_lost for name, fault in FAULTS.items() if fault.loses}
 
     @property
     def here(self) -> int:
@@ -78,9 +83,10 @@ class _Reader:
             kind = KINDS.get(entry.event, "other")
             handler = self.handlers.get(kind)
             found = (handler(index, entry) if handler else None) or {}
-            if kind in RELEASING and entry.transaction != "claim":
+            if (entry.transaction, entry.event) in _RELEASES:
                 self._lets_go(self.holder or entry.who, self.here, "released")
-            if entry.who and kind not in {"kill", "pause", "fail"} and entry.who not in self.asleep:
+            ends = kind == "fail" or fault_of(entry.event).worker in {"lost", "asleep"}
+            if entry.who and not ends and entry.who not in self.asleep:
                 self._runs(entry.who)
             about = {"who": entry.who, "subject": entry.subject, "token": entry.token, **found}
             self.marks.append(
@@ -280,7 +286,8 @@ class _Reader:
         }
         found["key"] = _said_of_key(action.keys, detail.get("idempotency_key"), answer)
         action.keys = (*action.keys, detail.get("idempotency_key"))
-        action.refused = answer == "refused"
+        if answer == "refused":
+            action.status = "REFUSED"
         if answer == "effect":
             number = self.effects.setdefault(detail.get("effect_id", object()), len(self.effects) + 1)
             action.effects = (*action.effects, self.here)
@@ -294,11 +301,11 @@ class _Reader:
     def _reply(self, index: int, who: str | None) -> Found:
         """Whether the answer came, and else the entry with which its worker was lost; its column is found at the end."""
         mine = next(own_after(self.entries, index, who), None) if who else None
-        if mine is not None and mine.event in {*LOSSES, "reply_lost"}:
+        if mine is not None and (mine.event in LOSSES or fault_of(mine.event).loses == "reply"):
             return {"reply": "lost", "reply_to": mine.n}
         return {"reply": "received"}
 
-    def _reply_lost(self, index: int, entry: Entry) -> Found:
+    def _call_lost(self, index: int, entry: Entry) -> Found:
         self._unsure(entry.who or "nobody")
         return {"in_gap": any(one.unknown for one in self.actions.values())}
 
@@ -315,6 +322,7 @@ class _Reader:
         if closes:
             self.gaps.append(Span(float(action.opened or 0), self.here, True, action.key))
         action.opened, action.acknowledged = None, self.here
+        action.status = "ACKNOWLEDGED" if action.status == "PENDING" else action.status
         mine = next(own_after(self.entries, index, entry.who), None)
         action.lost = mine is not None and mine.event in LOSSES
         return {"closes": closes}
@@ -332,11 +340,11 @@ class _Reader:
                 self.gaps.append(Span(action.opened, now, False, action.key))
         places = {mark.label: column for column, mark in enumerate(self.marks)}
         marks = [m if m.reply_to is None else replace(m, reply_to=places[str(m.reply_to)]) for m in self.marks]
-        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if len(one.effects) > 1]
+        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if one.too_many]
         lost = [
             Span(float(one.acknowledged or 0), self.completed or now, self.completed is not None, one.key)
             for one in self._all()
-            if one.lost and not one.effects and not one.refused
+            if one.lost and one.missing
         ]
         named = sorted({mark.who for mark in marks if mark.who})
         told = Story(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from html import escape
 
 from ...statements import TRANSACTIONS
-from ..notebook.tables import STYLE, counted
+from ..history.words import counted
+from ..notebook.tables import STYLE
 from .pairs import KNOWN, Pair
 
 SHOWN = 12

@@ -18,11 +18,10 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from ...database import Database, Row, Run
-from ...driver_errors import named
+from ...driver_errors import translate
 from ...engine import Engine
 from ...errors import AgentFlowError, LostLease
-from ...schema import WORLD_SUFFIX
-from ...statements import Statement
+from ...statements import WORLD_SUFFIX, Statement
 from .situations import SITUATIONS, Call, Claims
 
 End = Literal["COMMIT", "ROLLBACK"]
@@ -98,7 +97,7 @@ class Session:
             return self.connection.execute(text.encode(), params, prepare=True).fetchall()
         except psycopg.Error as error:
             where, schema = self.database.where, self.database.schema
-            raise named(error, self.connection, name, where=where, schema=schema) from error
+            raise translate(error, self.connection, name, where=where, schema=schema) from error
 
     def close(self) -> None:
         """The connection is closed; what was open in it is rolled back."""

@@ -86,7 +86,9 @@ _OUTSIDE: Mapping[tuple[str, str], Callable[[Engine], Any]] = {
 def _claim(engine: Engine, worker: str) -> Claim:
     claim = engine.claim_workflow(worker, LEASE_SECONDS)
     if claim is None:
-        raise AgentFlowError(f"Worker {worker} could not claim {WORKFLOW} while a situation was prepared. Look at its row.")
+        raise AgentFlowError(
+            f"Worker {worker} could not claim {WORKFLOW} while a situation was prepared. Look at its row."
+        )
     return claim
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine import Engine
+from ..history.belief import Belief, belief_of
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
+from ..history.words import counted
 
 STYLE = """<style>
 .af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
@@ -71,11 +73,6 @@ def shown(value: Any) -> str:
     return said if len(said) <= 200 else said[:199] + "…"
 
 
-def counted(number: int, one: str, more: str = "") -> str:
-    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
     """The rows of a SELECT, in which tables of the engine and of the world are named without a schema.
 
@@ -95,10 +92,9 @@ class Snapshot:
     history: Sequence[Row]
 
     @property
-    def in_gap(self) -> bool:
-        """Whether an effect exists of which the engine does not know yet."""
-        pending = {intent["idempotency_key"] for intent in self.intents if intent["status"] == "PENDING"}
-        return any(effect["idempotency_key"] in pending for effect in self.effects)
+    def judged(self) -> Belief:
+        """Belief against world, for each action."""
+        return belief_of(self.intents, self.effects)
 
     def row(self) -> Table:
         """The workflow's row: how far it is and who may write."""
@@ -119,14 +115,24 @@ class Snapshot:
 
     def sentence(self) -> str:
         """Belief beside world, in words."""
-        if self.in_gap:
+        judged = self.judged
+        if doubled := judged.doubled:
+            effects, actions = sum(len(one.effects) for one in doubled), counted(len(doubled), "planned action")
+            more = "one" if judged.too_many == 1 else judged.too_many
+            return f"The world has {effects} effects for {actions}: {more} too many."
+        if judged.in_gap:
             return "The effect exists and the engine does not know: this is the acknowledgment gap."
-        if len(self.effects) > len(self.intents):
-            planned = counted(len(self.intents), "planned action")
-            return f"The world has {counted(len(self.effects), 'effect')} for {planned}: one too many."
-        if not self.effects:
-            return "Nothing has happened in the outside world yet."
-        return "The engine believes what the world did."
+        if any(one.missing for one in judged.actions):
+            return "The engine believes that an action was done, and the world has no effect of it."
+        for action in judged.actions:
+            if action.unknown:
+                why = "nobody planned" if action.status is None else "the tool is recorded to have refused"
+                return f"The world has an effect of an action that {why}."
+        return (
+            "The engine believes what the world did."
+            if self.effects
+            else "Nothing has happened in the outside world yet."
+        )
 
     def lines(self) -> list[str]:
         """The history, a sentence for each entry, in the words of the timeline."""
@@ -134,13 +140,12 @@ class Snapshot:
 
     def to_html(self) -> str:
         """Row, belief beside world, and history, without style."""
-        sign = "≠" if self.in_gap or len(self.effects) > len(self.intents) else "="
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
         entries = counted(len(self.history), "entry", "entries")
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
             f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
-            f'<div class="af-sign" aria-hidden="true">{sign}</div><div>{self.world().to_html()}</div></div>'
+            f'<div class="af-sign" aria-hidden="true">{self.judged.sign}</div><div>{self.world().to_html()}</div></div>'
             f"<details{' open' if lines else ''}><summary>History, {entries}</summary>"
             f"<ol>{lines}</ol></details>"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...engine import Engine
+from ..history.belief import belief_of
 from ..history.entries import worker_name
 from ..notebook.tables import query
 
@@ -21,11 +22,10 @@ WHERE transaction = 'claim'"""
 
 _EFFECTS = """
 SELECT w.id AS workflow, w.status,
-       (SELECT count(*) FROM action_intents AS i WHERE i.workflow_id = w.id AND i.status <> 'REFUSED') AS planned,
-       coalesce(sum(l.attempts), 0)::bigint AS attempts, count(l.effect_id) AS effects
+       coalesce((SELECT json_agg(i ORDER BY i.created_at) FROM action_intents AS i WHERE i.workflow_id = w.id), '[]')
+           AS intents,
+       coalesce((SELECT json_agg(l ORDER BY l.effect_id) FROM tool_ledger AS l WHERE l.workflow_id = w.id), '[]') AS effects
 FROM workflows AS w
-LEFT JOIN tool_ledger AS l ON l.workflow_id = w.id
-GROUP BY w.id, w.status, w.created_at
 ORDER BY w.created_at"""
 
 _WORK = """
@@ -63,11 +63,21 @@ def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> panda
 
 
 def effects_frame(engine: Engine) -> pandas.DataFrame:
-    """Each workflow with its planned actions, the calls of the tool and the business effects, by the world's own record."""
+    """Each workflow with its planned actions, the calls of the tool and the business effects, by the world's own record.
+
+    `too_many` counts effects beyond one for each action, `undone` the planned actions that have left none yet.
+    """
     import pandas
 
-    rows = query(engine, _EFFECTS)
-    return pandas.DataFrame(rows, columns=rows.columns)
+    rows = []
+    for row in query(engine, _EFFECTS):
+        intents, effects = row["intents"], row["effects"]
+        judged = belief_of(intents, effects)
+        planned, undone = sum(one["status"] != "REFUSED" for one in intents), sum(one.undone for one in judged.actions)
+        attempts = sum(one["attempts"] for one in effects)
+        rows.append((row["workflow"], row["status"], planned, attempts, len(effects), judged.too_many, undone))
+    columns = ["workflow", "status", "planned", "attempts", "effects", "too_many", "undone"]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def work_frame(engine: Engine, *, by: str = "name") -> pandas.DataFrame:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
-from ..notebook.tables import counted
+from ..history.words import counted
 from ..pictures.svg import SENTINELS, Picture, themed
 from .text import (
     ENOUGH,
@@ -231,7 +231,7 @@ def _slice_names(axes: Axes, group: Recoveries, y: float) -> None:
 def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
     """How often the tool was called for each workflow, against the effects it left: each workflow is one diamond.
 
-    Filled where effects equal planned actions, doubled where there is one too many, hollow where one is missing (yet).
+    Filled where each action has one effect, doubled where there is one too many, hollow where one is missing (yet).
     See frames.effects_frame. Raises BadFrame, which names the column.
     """
     cells = effects_cells(frame)

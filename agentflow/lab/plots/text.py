@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadFrame
-from ..notebook.tables import counted
+from ..history.words import counted
 
 if TYPE_CHECKING:
     import pandas
@@ -105,15 +105,12 @@ def latency_text(groups: Sequence[Recoveries]) -> str:
 
 def effects_cells(frame: pandas.DataFrame) -> Counter[Cell]:
     """How many workflows there are of each kind. Raises BadFrame."""
-    check(frame, counts=["planned", "attempts", "effects"], words=["workflow"])
+    counts = ["attempts", "effects", "too_many", "undone"]
+    check(frame, counts=counts, words=["workflow"])
     return Counter(
-        (int(attempts), int(effects), _judged(int(planned), int(effects)))
-        for planned, attempts, effects in zip(frame["planned"], frame["attempts"], frame["effects"], strict=True)
+        (int(attempts), int(effects), "doubled" if too_many else "missing" if undone else "right")
+        for attempts, effects, too_many, undone in zip(*(frame[name] for name in counts), strict=True)
     )
-
-
-def _judged(planned: int, effects: int) -> str:
-    return "right" if planned == effects else "doubled" if effects > planned else "missing"
 
 
 def cell_text(cell: Cell, count: int) -> str:

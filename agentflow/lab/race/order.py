@@ -12,14 +12,17 @@ _DONE = {"workflow_completed", "workflow_failed", "workflow_waiting"}
 
 
 def schedule_of(commits: Sequence[Commit], requests: int) -> str:
-    """The line that makes these commits, in its shortest form."""
+    """The shortest line that makes these commits."""
     return str(Schedule(Setting(requests=requests), tuple(_moves(commits, requests))))
 
 
 def _moves(commits: Sequence[Commit], requests: int) -> Iterator[Move]:
-    """A move for each commit; and where time ran out by itself, a move that ends it before somebody notices."""
+    """A move for each commit; where a lease or a back-off ran out by itself, also the move that ends it.
+
+    That nobody wrote: it becomes visible in the next claim, or in a write refused under the token that the row still has.
+    """
     ends: dict[str, Literal["expire", "due"]] = {}  # what has to end before the workflow can be claimed again
-    holder: dict[str, int | None] = {}
+    holder: dict[str, int | None] = {}  # the token of its last claim
     for commit in commits:
         name = commit.workflow
         request = int(name.rpartition("-")[2]) if requests > 1 else None

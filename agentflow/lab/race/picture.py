@@ -1,19 +1,21 @@
 """The picture of a race: a lane for each worker, a bar for each workflow that it held, left to right as they committed.
 
-What lives here: where things stand and how they look. What does not: what happened (`race_result`). By default a column is
-a commit, so that a picture has the same shape on a fast and on a slow machine; milliseconds on request. Hue is who. A
-filled bar is a workflow held, a hollow one a claim that waits for a neighbour's commit, an arc a claim that passes over a
-locked row, a short stroke a claim that found nothing, and a wall a write that was refused.
+By default each commit has a column, so that a picture has the same shape on a fast and on a slow machine; milliseconds on
+request. The hue tells the worker. A filled bar is a workflow held, a hollow one a claim that waits for a neighbour's
+commit, an arc a claim that passes over a locked row, a short stroke a claim that found nothing, and a wall a refused write.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ..notebook.tables import counted
+from ..history.words import counted
+from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
 from ..schedule.commit_order import Commit
-from .result import MEASURED, SAID, Held, Look, Race
+from .result import DIFFERS, SAID, Held, Look, RaceResult
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960
 TOP, LANE, BAR, WAIT = 50, 52, 18, 10
@@ -23,7 +25,7 @@ LETTER = 5.8  # px, a bit more than a letter of 11 px takes on average
 class _Axis:
     """Where a commit, or a moment, stands: columns of commits, or milliseconds."""
 
-    def __init__(self, race: Race, milliseconds: bool) -> None:
+    def __init__(self, race: RaceResult, milliseconds: bool) -> None:
         self.race, self.milliseconds = race, milliseconds
         self.times = [commit.at for commit in race.commits]
         room = WIDTH - GUTTER - MARGIN
@@ -57,7 +59,7 @@ class _Axis:
         ]
 
 
-def draw_race(race: Race, milliseconds: bool = False) -> Picture:
+def draw_race(race: RaceResult, milliseconds: bool = False) -> Picture:
     """The race as a picture with its text twin."""
     axis = _Axis(race, milliseconds)
     height = TOP + LANE * len(race.workers) + 30
@@ -75,11 +77,11 @@ def draw_race(race: Race, milliseconds: bool = False) -> Picture:
     return Picture(frame("\n".join(body), width=axis.width, height=height, label=label, text=race.text()), race.text())
 
 
-def _head(race: Race, milliseconds: bool) -> str:
+def _head(race: RaceResult, milliseconds: bool) -> str:
     axis = "milliseconds" if milliseconds else "commits in their order, a column each"
     return (
         f'<text x="10" y="22" class="b" font-size="13">a race with {SAID[race.claim]}</text>'
-        f'<text x="10" y="38" class="m">{axis} · a bar is a workflow held · {MEASURED}</text>'
+        f'<text x="10" y="38" class="m">{axis} · a bar is a workflow held · {DIFFERS}</text>'
     )
 
 
@@ -89,12 +91,12 @@ def _scale(axis: _Axis, height: float) -> list[str]:
     return lines + [f'<text x="{x:.1f}" y="{height - 10}" class="c m">{text}</text>' for x, text in axis.marks()]
 
 
-def _top(race: Race, worker: str) -> float:
+def _top(race: RaceResult, worker: str) -> float:
     """The upper edge of a worker's bars."""
     return TOP + LANE * race.workers.index(worker) + 22
 
 
-def _gutter(race: Race, n: int, worker: str) -> str:
+def _gutter(race: RaceResult, n: int, worker: str) -> str:
     y = TOP + LANE * n
     mine = [look for look in race.claims if look.worker == worker]
     return (
@@ -118,7 +120,7 @@ def _mark(n: float, said: str, parts: str, **data: object) -> tuple[float, str]:
     )
 
 
-def _held(race: Race, axis: _Axis, held: Held) -> tuple[float, str]:
+def _held(race: RaceResult, axis: _Axis, held: Held) -> tuple[float, str]:
     look, worker = held.look, held.look.worker
     left, right = axis.bar(held)
     y, hue = _top(race, worker), HUES[worker]
@@ -166,7 +168,7 @@ def _names(look: Look, between: str = ", ") -> str:
     return between.join(dict.fromkeys(look.met))
 
 
-def _wait_from(race: Race, axis: _Axis, held: Held) -> float:
+def _wait_from(race: RaceResult, axis: _Axis, held: Held) -> float:
     """Where the claim was asked for, and before the claims that it waited for, but after all else of this worker."""
     look = held.look
     mine = [n for n, commit in enumerate(race.commits[: held.first]) if commit.worker == look.worker]
@@ -179,7 +181,7 @@ def _wait_from(race: Race, axis: _Axis, held: Held) -> float:
     return min(max(asked, after), left - 3)
 
 
-def _empty(race: Race, axis: _Axis, look: Look) -> tuple[float, str]:
+def _empty(race: RaceResult, axis: _Axis, look: Look) -> tuple[float, str]:
     y = _top(race, look.worker)
     x = _empty_at(race, axis, look)
     said = f"{look.worker} finds nothing" + (
@@ -190,17 +192,17 @@ def _empty(race: Race, axis: _Axis, look: Look) -> tuple[float, str]:
     return _mark(_after(race, look) + 0.5, said, stroke + more, worker=look.worker, work=look.work_left)
 
 
-def _after(race: Race, look: Look) -> int:
+def _after(race: RaceResult, look: Look) -> int:
     """How many commits stand before an empty claim, its worker's own among them."""
     mine = [n + 1 for n, commit in enumerate(race.commits) if commit.worker == look.worker and commit.at <= look.got]
     return max([sum(commit.at <= look.got for commit in race.commits), *mine[-1:]])
 
 
-def _empty_at(race: Race, axis: _Axis, look: Look) -> float:
+def _empty_at(race: RaceResult, axis: _Axis, look: Look) -> float:
     return axis.moment(look.got) if axis.milliseconds else GUTTER + axis.pitch * (_after(race, look) + 0.25)
 
 
-def _refused(race: Race, axis: _Axis, n: int) -> tuple[float, str]:
+def _refused(race: RaceResult, axis: _Axis, n: int) -> tuple[float, str]:
     """A wall, and for the first one the picture's one box."""
     entry: Commit = race.commits[n]
     y, x = _top(race, str(entry.worker)), axis.commit(n)
@@ -218,7 +220,7 @@ def _refused(race: Race, axis: _Axis, n: int) -> tuple[float, str]:
     return _mark(n + 1, said, wall, worker=entry.worker, workflow=entry.workflow)
 
 
-def _words(race: Race, axis: _Axis) -> list[str]:
+def _words(race: RaceResult, axis: _Axis) -> list[str]:
     """What stands above the bars: as many words as there is room for; all are in the tooltips and in the text twin."""
     found = []
     for worker in race.workers:
@@ -239,3 +241,46 @@ def _words(race: Race, axis: _Axis) -> list[str]:
                 found.append(f'<text x="{at:.1f}" y="{_top(race, worker) - 11}" class="m h">{escaped(words)}</text>')
                 free = at + LETTER * len(words) + 8
     return found
+
+
+class Race(RaceResult):
+    """What workers on one queue did. A notebook shows it as a picture, and as text where there is none."""
+
+    def picture(self, milliseconds: bool = False) -> Picture:
+        """The race as a picture: a lane for each worker; from left to right the commits, or milliseconds."""
+        return draw_race(self, milliseconds)
+
+    def _repr_html_(self) -> str:
+        return self.picture()._repr_html_()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same requests, once with SKIP LOCKED and once with a plain lock."""
+
+    skip_locked: Race
+    plain_lock: Race
+
+    def table(self) -> Table:
+        """Both side by side, a row for each figure."""
+        figures: list[tuple[str, Callable[[Race], object]]] = [
+            ("workflows completed", lambda race: race.completed),
+            ("business effects", lambda race: race.effects),
+            ("claims that met an uncommitted claim", lambda race: sum(bool(look.met) for look in race.claims)),
+            ("claims that passed over a locked row", lambda race: len(race.passed_over)),
+            ("claims that waited", lambda race: len(race.waited)),
+            ("longest wait, in neighbours", lambda race: max((len(look.met) for look in race.waited), default=0)),
+            ("share of the workers' time spent waiting", lambda race: f"{race.waiting:.1%}"),
+            ("empty claims although work was left", lambda race: len(race.empty_with_work)),
+        ]
+        rows = [
+            {"figure": name, "SKIP LOCKED": of(self.skip_locked), "plain lock": of(self.plain_lock)}
+            for name, of in figures
+        ]
+        return Table(rows, f"The same requests, two claims ({DIFFERS}; completed and effects never do)")
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_() + self.skip_locked._repr_html_() + self.plain_lock._repr_html_()

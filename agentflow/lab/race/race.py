@@ -1,8 +1,7 @@
 """Worker processes that run freely on one queue: who claimed what, who waited, who found nothing, who was refused.
 
-What lives here: the processes, the barrier at which they start, and reading back what happened. What does not: what is
-made of it (`race_result`), its picture (`race_picture`). Nothing in a race is chosen by us, so there is no seed: two
-races differ, and every figure that is a time or a share is measured.
+The processes start at one barrier, and what happened is read back from the rows. Nothing in a race is chosen by us, so
+there is no seed: two races differ, and every figure that is a time or a share is measured.
 
 Two claims are compared. `skip_locked` is the engine's own. `plain_lock` is the same statement without SKIP LOCKED: it
 waits for the neighbour's commit, sees that the row is leased now, and goes on to the next one. In both, the entry of a
@@ -34,31 +33,31 @@ from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.tables import query
 from ..schedule.commit_order import Commit
 from ..schedule.grammar import LANES
-from .result import Comparison, Look, Race
+from .picture import Comparison, Race
+from .result import Look
 
 CLOCK = "SELECT clock_timestamp() AS now"
 ASKED = "'asked_at', statement_timestamp()"
 OBSERVED = ASKED + ",\n    'xid', pg_current_xact_id()::text, 'snapshot', pg_current_snapshot()::text"
 CLAIMS = ("skip_locked", "plain_lock")
 LOOK_AGAIN = 0.01  # seconds; as Worker.run_until_idle() does after an empty claim when there is work
-MakeEngine = Callable[..., Engine]
-Empty = list[tuple[datetime, datetime, bool]]
+EmptyClaims = list[tuple[datetime, datetime, bool]]
 """A worker's empty claims: when each was asked and answered, and whether a row looked runnable right afterwards."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a worker process of a race has to know; it is sent to each of them."""
+class RaceSettings:
+    """What each worker process of a race is sent when it starts."""
 
     url: str
     schema: str
     claim: str
     lease_seconds: float
-    make_engine: MakeEngine
+    make_engine: Callable[..., Engine]
 
 
 def observed(engine: Engine, claim: str) -> Engine:
-    """The same engine; its claims leave their transaction's number and snapshot in the history, and perhaps use a plain lock."""
+    """Makes the engine's claims leave their transaction's number and snapshot in the history, perhaps with a plain lock."""
     schema = engine.database.schema
     text = engine.database.sql("claim") if claim == "skip_locked" else texts(["skip_locked"], schema)["claim"]
     engine.database = engine.database.with_texts({"claim": text.replace(ASKED, OBSERVED), "clock": CLOCK})
@@ -68,19 +67,19 @@ def observed(engine: Engine, claim: str) -> Engine:
 def race(
     requests: Iterable[str], *, workers: int = 4, claim: str = "skip_locked", url: str | None = None,
     schema: str | None = None, lease_seconds: float = 30.0, patience: float = 60.0, keep: bool = False,
-    make_engine: MakeEngine = Engine,
+    make_engine: Callable[..., Engine] = Engine,
 ) -> Race:  # fmt: skip
-    """The requests were run as support agents by `workers` processes that started at one barrier; what happened.
+    """Runs the requests as support agents on `workers` processes that start at one barrier; returns what happened.
 
-    Everything happens in a schema of its own, which must not exist and is dropped afterwards unless `keep`. `claim` is
-    "skip_locked" or "plain_lock". Without `url` the database is found like open_engine()'s. Raises RaceError for numbers
-    that make no sense, before anything starts; when a worker dies; and when they are not through in `patience` seconds.
+    The race has its own schema, which must not exist yet and is dropped afterwards unless `keep`. `claim` is "skip_locked"
+    or "plain_lock". Without `url` the database is found as by open_engine(). Raises RaceError for numbers that make no
+    sense, before anything starts; when a worker dies; and when the workers do not finish within `patience` seconds.
     """
     asked = list(requests)
     _check(asked, workers, claim)
     where = url or find_database().url.render_as_string(hide_password=False)
     with own_schema(where, schema or new_name("race"), keep) as database:
-        settings = Settings(where, database.schema, claim, lease_seconds, make_engine)
+        settings = RaceSettings(where, database.schema, claim, lease_seconds, make_engine)
         engine = make_engine(database)
         try:
             with _at_the_barrier(settings, LANES[:workers], patience) as racers:
@@ -92,25 +91,25 @@ def race(
 
 
 def compare_claims(requests: Iterable[str], **options: Any) -> Comparison:
-    """The same requests were raced with SKIP LOCKED and then with a plain lock; both, side by side. Options as for race()."""
+    """Races the same requests with SKIP LOCKED and then with a plain lock; returns both. Options as for race()."""
     asked = list(requests)
     return Comparison(*(race(asked, claim=claim, **options) for claim in CLAIMS))
 
 
 def _check(requests: Sequence[str], workers: int, claim: str) -> None:
     if not 1 <= workers <= len(LANES):
-        raise RaceError(f"a race has 1 to {len(LANES)} workers, not {workers}; nothing was started.")
+        raise RaceError(f"A race has 1 to {len(LANES)} workers, not {workers}. Nothing was started.")
     if claim not in CLAIMS:
-        raise RaceError(f"claim {claim!r:.40} is not known; it is one of {', '.join(CLAIMS)}. Nothing was started.")
+        raise RaceError(f"There is no claim {claim!r:.40}; choose one of {', '.join(CLAIMS)}. Nothing was started.")
     if not requests:
-        raise RaceError("there is no request to race for; give some, such as support_requests()[:12].")
+        raise RaceError("There is no request to race for. Give some, for example support_requests()[:12].")
 
 
 # -- one worker process ------------------------------------------------------------------------------------------------
 
 
-def serve(settings: Settings, lane: str, channel: Connection) -> None:
-    """One worker process: stands at the barrier, runs until nothing is runnable, and tells of its empty claims."""
+def serve_race(settings: RaceSettings, lane: str, channel: Connection) -> None:
+    """One worker process: waits at the barrier, runs until nothing is runnable, and sends back its empty claims."""
     identity = new_identity(lane)
     database = Database(settings.url, settings.schema, application_name=identity)
     policy = Policy(lease_seconds=settings.lease_seconds, crash_budget=1_000_000)
@@ -125,16 +124,16 @@ def serve(settings: Settings, lane: str, channel: Connection) -> None:
 
 
 def _clock(database: Database) -> Callable[[], datetime]:
-    """The database's time, from now on kept by this process's own clock: an empty claim leaves no row to read it from."""
+    """Reads the database's time once and keeps it by this process's clock: an empty claim leaves no row to read it from."""
     before = time.monotonic()
     now: datetime = database.read("clock", {})[0]["now"]
     zero = (before + time.monotonic()) / 2
     return lambda: now + timedelta(seconds=time.monotonic() - zero)
 
 
-def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Empty:
-    """Nothing is runnable; the empty claims on the way."""
-    empty: Empty = []
+def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> EmptyClaims:
+    """Runs until nothing is runnable; returns the empty claims on the way."""
+    empty: EmptyClaims = []
     worker = engine.worker(identity)
     while True:
         asked = clock()
@@ -157,40 +156,40 @@ class _Racer:
     channel: Connection
 
     def tell(self, word: str) -> None:
-        """The process has been told. Raises RaceError if it has died."""
+        """Sends the process a word. Raises RaceError if it has died."""
         try:
             self.channel.send(word)
         except ConnectionError:
             raise self._ended() from None
 
     def hear(self, until: float) -> Any:
-        """What the process says next. Raises RaceError if it has died, or says nothing until then."""
+        """Receives what the process sends next. Raises RaceError if it has died, or sends nothing until then."""
         try:
             if self.channel.poll(max(0.0, until - time.monotonic())):
                 return self.channel.recv()
         except (EOFError, ConnectionError):
             raise self._ended() from None
         raise RaceError(
-            f"worker {self.lane} was not through in time, and all were stopped. Give more `patience`, or `keep` the "
-            "schema and read its histories."
+            f"Worker {self.lane} did not finish in time, and all workers were stopped. Give more `patience`, or `keep` "
+            "the schema and read its histories."
         )
 
     def _ended(self) -> RaceError:
         self.process.join(5)
         return RaceError(
-            f"worker {self.lane} ended of itself with exit code {self.process.exitcode}; its error is on standard error. "
-            "The others were stopped; mend that and race again."
+            f"Worker {self.lane} exited on its own with code {self.process.exitcode}; its error is on standard error. The "
+            "other workers were stopped. Fix the error and race again."
         )
 
 
 @contextmanager
-def _at_the_barrier(settings: Settings, lanes: Sequence[str], patience: float) -> Iterator[list[_Racer]]:
-    """One process for each lane, connected and prepared, which waits to be told; none is left afterwards."""
+def _at_the_barrier(settings: RaceSettings, lanes: Sequence[str], patience: float) -> Iterator[list[_Racer]]:
+    """Starts a process for each lane, connected and prepared, which waits for a word; none is left afterwards."""
     racers: list[_Racer] = []
     try:
         for lane in lanes:
             here, there = Pipe()
-            racers.append(_Racer(lane, start(serve, settings, lane, there, name=f"race-{lane}"), here))
+            racers.append(_Racer(lane, start(serve_race, settings, lane, there, name=f"race-{lane}"), here))
             there.close()
         until = time.monotonic() + patience
         for racer in racers:
@@ -202,8 +201,8 @@ def _at_the_barrier(settings: Settings, lanes: Sequence[str], patience: float) -
             racer.channel.close()
 
 
-def _run(racers: Sequence[_Racer], patience: float) -> dict[str, Empty]:
-    """All have run until nothing was runnable; the empty claims of each lane."""
+def _run(racers: Sequence[_Racer], patience: float) -> dict[str, EmptyClaims]:
+    """Lets all of them run until nothing is runnable; returns the empty claims of each lane."""
     until = time.monotonic() + patience
     for racer in racers:
         racer.tell("go")
@@ -238,8 +237,10 @@ ORDER BY c.at"""
 _WORLD = "SELECT coalesce(sum(attempts), 0)::int AS attempts, count(*)::int AS effects FROM tool_ledger"
 
 
-def read_race(engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: Mapping[str, Empty]) -> Race:
-    """The race whose rows stand in the engine's schema, and the empty claims that its workers told of."""
+def read_race(
+    engine: Engine, claim: str, lanes: Sequence[str], requests: int, empty: Mapping[str, EmptyClaims]
+) -> Race:
+    """The race whose rows are in the engine's schema, with the empty claims that its workers reported."""
     claimed = query(engine, _CLAIMED)
     since = partial(_ms, min([row["asked_at"] for row in claimed] + [told[0][0] for told in empty.values()]))
     looks = [
@@ -260,7 +261,7 @@ def read_race(engine: Engine, claim: str, lanes: Sequence[str], requests: int, e
 
 
 def _commits(history: Sequence[dict[str, Any]], since: Callable[[datetime], float]) -> Iterator[Commit]:
-    """The entries of one workflow; an entry of the world belongs to whoever held the workflow then."""
+    """The entries of one workflow; an entry of the world belongs to the worker that held the workflow then."""
     holder: dict[str, Any] = {"worker": None, "fence_token": None}
     for entry in history:
         if entry["event"] == "workflow_claimed":

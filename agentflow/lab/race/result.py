@@ -1,38 +1,31 @@
-"""What a race came to: its claims, its commits in one order that explains them, and the figures.
+"""The result of a race: its claims, its commits in one order that explains them, the figures and the sentences.
 
-What lives here: plain records without a database, and what follows from them (the table, the sentences). What does not:
-running (`race`), the order and the schedule (`race_order`), drawing (`race_picture`). Times are milliseconds of the
-database's clock since the first claim was asked for, and are measured, like every share; counts of workflows and effects
-are not.
+Times are milliseconds of the database's clock since the first claim was asked for. They are measured and differ from run
+to run, as does every share; counts of workflows and effects do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from ..notebook.tables import Table, counted
-from ..pictures.svg import Picture
+from ..history.words import counted
+from ..notebook.tables import Table
 from ..schedule.commit_order import Commit, in_order
 from ..schedule.grammar import MAX_REQUESTS
 from .order import schedule_of
 
-if TYPE_CHECKING:
-    import pandas
-
-MEASURED = "measured in this run: another run differs"
+DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}
 _ENDED = {"workflow_completed": "completed", "write_refused": "refused"}
 
 
 @dataclass(frozen=True)
 class Look:
-    """One claim statement of a worker: what it got (`workflow` None: nothing), and when it was asked and had it.
+    """One claim: what the worker got (`workflow` None: nothing), when it asked, and when the answer came.
 
-    `met` are the workers whose claims of older rows were not committed when this one began. `work_left` says of an empty
-    claim that a row looked runnable right afterwards.
+    `met` are the workers whose claims of older rows were not committed when this one began. `work_left` means that right
+    after an empty claim a row looked runnable.
     """
 
     worker: str
@@ -46,7 +39,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Held:
-    """A worker had a workflow from one commit to another (its last one, if it was never done with it); `ended` says how."""
+    """A worker held a workflow from its first commit for it to its last one; `ended` is how that ended."""
 
     look: Look
     first: int
@@ -56,8 +49,8 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Race:
-    """What workers on one queue did. A notebook shows it as a picture, and as text where there is none."""
+class RaceResult:
+    """What workers on one queue did, without its picture."""
 
     claim: str
     workers: tuple[str, ...]
@@ -76,7 +69,7 @@ class Race:
 
     @property
     def waited(self) -> list[Look]:
-        """The claims that waited for a neighbour's commit: with SKIP LOCKED none, whomever they met.
+        """The claims that waited for a neighbour's commit; with SKIP LOCKED there are none.
 
         An empty claim leaves no row, so its waits are not counted.
         """
@@ -84,7 +77,7 @@ class Race:
 
     @property
     def passed_over(self) -> list[Look]:
-        """The claims that passed over a row which a neighbour held locked: with a plain lock none."""
+        """The claims that passed over a row which a neighbour held locked; with a plain lock there are none."""
         return [look for look in self.claims if look.met] if self.claim == "skip_locked" else []
 
     @property
@@ -127,9 +120,9 @@ class Race:
 
     @property
     def schedule(self) -> str:
-        """The interleaving that was observed, as one line: played, it gives the same workflows to the same workers.
+        """The interleaving that was observed, as one line that gives the same workflows to the same workers when played.
 
-        An empty claim is no part of it: nothing was committed. A stepper plays up to MAX_REQUESTS requests.
+        Empty claims are not part of it, since they commit nothing. A stepper plays up to MAX_REQUESTS requests.
         """
         return schedule_of(self.commits, self.requests)
 
@@ -151,24 +144,6 @@ class Race:
 
     # -- to look at --------------------------------------------------------------------------------------------------
 
-    def frame(self) -> pandas.DataFrame:
-        """The claims as a table, empty ones too, in the order in which they ended. Times in ms since the first was asked."""
-        import pandas
-
-        ended = {(held.look.workflow, held.look.token): held.ended for held in self.held}
-        columns = {
-            "worker": [look.worker for look in self.looks],
-            "workflow": [look.workflow for look in self.looks],
-            "token": pandas.array([look.token for look in self.looks], dtype="Int64"),
-            "met": [", ".join(look.met) for look in self.looks],
-            "waited": [look in self.waited for look in self.looks],
-            "work_left": [look.work_left for look in self.looks],
-            "asked_ms": [look.asked for look in self.looks],
-            "claim_ms": [round(look.got - look.asked, 3) for look in self.looks],
-            "ended": ["empty" if not look.workflow else ended[look.workflow, look.token] for look in self.looks],
-        }
-        return pandas.DataFrame(columns)
-
     def table(self) -> Table:
         """What each worker did, a row each."""
         rows = []
@@ -185,13 +160,7 @@ class Race:
                     "refused": sum(entry.worker == worker for entry in self.refused),
                 }
             )
-        return Table(rows, f"Each worker's claims with {SAID[self.claim]} ({MEASURED})")
-
-    def picture(self, milliseconds: bool = False) -> Picture:
-        """The race as a picture: a lane for each worker; from left to right the commits, or milliseconds."""
-        from .picture import draw_race
-
-        return draw_race(self, milliseconds)
+        return Table(rows, f"Each worker's claims with {SAID[self.claim]} ({DIFFERS})")
 
     def text(self) -> str:
         """The race in sentences: the text twin of its picture."""
@@ -211,44 +180,9 @@ class Race:
             f"{share} {counted(len(self.empty_with_work), 'claim')} found nothing although work was left. "
             f"{counted(len(self.refused), 'write')} refused.",
             f"Schedule{long}: {self.schedule}",
-            f"Who claimed what, waits and shares: {MEASURED}.",
+            f"Who claimed what, waits and shares: {DIFFERS}.",
         ]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return self.text()
-
-    def _repr_html_(self) -> str:
-        return self.picture()._repr_html_()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The same requests, once with SKIP LOCKED and once with a plain lock."""
-
-    skip_locked: Race
-    plain_lock: Race
-
-    def table(self) -> Table:
-        """Both side by side, a row for each figure."""
-        figures: list[tuple[str, Callable[[Race], object]]] = [
-            ("workflows completed", lambda race: race.completed),
-            ("business effects", lambda race: race.effects),
-            ("claims that met an uncommitted claim", lambda race: sum(bool(look.met) for look in race.claims)),
-            ("claims that passed over a locked row", lambda race: len(race.passed_over)),
-            ("claims that waited", lambda race: len(race.waited)),
-            ("longest wait, in neighbours", lambda race: max((len(look.met) for look in race.waited), default=0)),
-            ("share of the workers' time spent waiting", lambda race: f"{race.waiting:.1%}"),
-            ("empty claims although work was left", lambda race: len(race.empty_with_work)),
-        ]
-        rows = [
-            {"figure": name, "SKIP LOCKED": of(self.skip_locked), "plain lock": of(self.plain_lock)}
-            for name, of in figures
-        ]
-        return Table(rows, f"The same requests, two claims ({MEASURED}; completed and effects never do)")
-
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_() + self.skip_locked._repr_html_() + self.plain_lock._repr_html_()

@@ -15,7 +15,7 @@ from ...errors import BadSchedule, DatabaseAway, LaneError
 from ...server import Server
 from ...values import to_json
 from ..history.sentences import sentences
-from ..notebook.tables import counted
+from ..history.words import counted
 from ..pictures.timeline import timeline
 from ..schedule.grammar import Move, Schedule, Setting, deliver, parse
 from ..schedule.lane_set import SHARED_NAME, Kind, known_kind

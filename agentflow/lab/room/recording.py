@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..history.entries import worker_name
+from ..history.faults import fault
 from ..schedule.lane_worker import Asked
-from ..schedule.moves import Moved, named
+from ..schedule.moves import Moved
 from ..schedule.stepper import Stepper
 
 Row = Mapping[str, Any]
@@ -68,7 +69,7 @@ class Frame:
             one for one in self.raced if one.workflow == workflow and one.passed and one.passed.outcome == "committed"
         ]
         moved = wrote[-1] if wrote else self.moved
-        return moved.move.lane if moved and moved.move.verb not in ("kill", "pause", "resume") else ""
+        return moved.move.lane if moved and not fault(moved.move.verb).worker else ""
 
 
 class Recording:
@@ -193,7 +194,7 @@ class Recording:
             return "idle"
         if at.transaction == "claim" and at.edge == "before":
             return _idle(last, rows)
-        place = f"stands {at.edge} {named(at)}"
+        place = f"stands {at.place}"
         if self._stepper.is_paused(name):
             return f"paused; {place}"
         row = rows.get(at.workflow or "")

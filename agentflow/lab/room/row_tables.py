@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..history.belief import belief_of
 from ..history.entries import worker_name
-from ..notebook.tables import counted
+from ..history.words import counted
 
 Row = Mapping[str, Any]
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
@@ -130,29 +131,7 @@ def _full(text: str) -> str:
 
 def sign(row: Row | None) -> str:
     """Equal, or not equal: an effect that the engine does not know, one that does not exist, or one too many."""
-    return "≠" if row and (_unknown(row) or _missing(row) or _doubled(row)) else "="
-
-
-def _effects(row: Row, intent: Row) -> list[Row]:
-    """The effects of one planned action: by its key, or by its action if the call had no such key."""
-    same = [one for one in row["effects"] if one["idempotency_key"] == intent["idempotency_key"]]
-    keys = {one["idempotency_key"] for one in row["intents"]}
-    return same + [
-        one for one in row["effects"] if one["action"] == intent["action"] and one["idempotency_key"] not in keys
-    ]
-
-
-def _unknown(row: Row) -> bool:
-    known = any(one["status"] == "PENDING" and _effects(row, one) for one in row["intents"])
-    return known or bool(row["effects"] and not row["intents"])
-
-
-def _missing(row: Row) -> bool:
-    return any(one["status"] == "ACKNOWLEDGED" and not _effects(row, one) for one in row["intents"])
-
-
-def _doubled(row: Row) -> bool:
-    return any(len(_effects(row, one)) > 1 for one in row["intents"])
+    return belief_of(row["intents"], row["effects"]).sign if row else "="
 
 
 def belief(row: Row | None) -> str:
@@ -183,11 +162,10 @@ def world(row: Row | None) -> str:
     if row is None or not row["effects"]:
         return "Nothing."
     said = []
-    for intent in row["intents"] or [{"key": one["action"], **one} for one in row["effects"][:1]]:
-        found = _effects(row, intent)
-        if len(found) > 1:
-            said.append(f"{intent['key']}: {len(found)} effects for one planned action.")
-        elif found:
-            asked = counted(found[0]["attempts"], "time")
-            said.append(f"{intent['key']}: one effect, asked for {'once' if asked == '1 time' else asked}.")
-    return " ".join(said) or counted(len(row["effects"]), "effect") + "."
+    for action in belief_of(row["intents"], row["effects"]).actions:
+        if action.too_many:
+            said.append(f"{action.key}: {len(action.effects)} effects for one planned action.")
+        elif action.effects:
+            asked = counted(action.effects[0]["attempts"], "time")
+            said.append(f"{action.key}: one effect, asked for {'once' if asked == '1 time' else asked}.")
+    return " ".join(said)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
+from ...statements import WORLD_SUFFIX, quoted
 from ..history.entries import worker_name
 
 DAY = 86_400.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from ..notebook.tables import counted
+from ..history.words import counted
 from .messages import Trouble
 from .recording import LaneView, Row, Statement, holder
 from .row_tables import TABLES, Grid, belief, grids, sign, world

@@ -17,9 +17,11 @@ from typing import Any
 
 from ...engine import Engine
 from ...errors import BadCapsule, BadSchedule
+from ..history.belief import lost
 from ..history.canonical import Entry, agreed, canonical
 from ..history.sentences import sentences
-from ..notebook.tables import STYLE, counted
+from ..history.words import counted
+from ..notebook.tables import STYLE, effects_of
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
 from .lane_set import Kind
@@ -178,18 +180,9 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
         if row["status"] == "failed":
             said.append(f"{row['id']} has failed: {_error(row)}")
         if row["status"] == "completed":
-            said += [f"{row['id']} is completed, and {one} left no effect." for one in _lost(engine, row)]
+            gone = lost(row["steps"], row["actions"], effects_of(engine, row["id"]))
+            said += [f"{row['id']} is completed, and {one} left no effect." for one in gone]
     return said
-
-
-def _lost(engine: Engine, row: Mapping[str, Any]) -> list[str]:
-    """The keys of a completed workflow's actions that are recorded as done, and of which the world knows nothing."""
-    actions = {intent["key"]: intent["action"] for intent in row["actions"]}
-    done = [step["step_id"] for step in row["steps"] if step["kind"] == "side_effect" and step["error"] is None]
-    happened = {
-        entry["subject"] for entry in engine.history(row["id"]) if entry["event"] == "tool_attempt_committed"
-    }  # fmt: skip
-    return [key for key in done if actions.get(key, key) not in happened]
 
 
 def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:

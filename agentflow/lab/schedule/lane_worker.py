@@ -16,11 +16,14 @@ from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
 from ...statements import TRANSACTIONS
-from ...worker import Outcome, carry
+from ...tools import no_answer
+from ...worker import RunOutcome, carry
+from ..history.faults import fault
 from ..laboratory.laboratory import LEASE_SECONDS
 
-Order = Literal["go", "halt", "lose", "renew", "kill"]
-Ended = Outcome | Literal["idle", "away", "trouble"]
+Order = str
+"""The verb of the move: go, halt, renew, kill, or a fault that loses a call of the tool."""
+Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)
@@ -111,12 +114,18 @@ class Body:
         else:
             self._stand(boundary)
             self._may_pass = False
+        self._lose(boundary)
+
+    def _lose(self, boundary: Boundary) -> None:
+        """Loses the request to the tool before its call, or the reply after it, if that is the order."""
+        lost = fault(self._order).loses
+        if lost and boundary.transaction == "tool" and boundary.edge == ("before" if lost == "request" else "after"):
+            self._order = "go"
+            raise no_answer(str(boundary.subject), lost)
 
     def _after(self, boundary: Boundary) -> None:
         self._report = replace(self._report, passed=boundary, asked=asked_last(self.engine, boundary))
-        if boundary.transaction == "tool" and self._order == "lose":
-            self._order = "go"
-            raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+        self._lose(boundary)
         if self._order == "halt" and boundary.outcome == "committed":
             self._stand(boundary)
 

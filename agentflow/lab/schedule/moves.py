@@ -16,6 +16,7 @@ from ...errors import AlreadyFinished, BadSchedule, EventRefused
 from ...model import Boundary
 from ...server import Server, default_home
 from ...statements import Statement
+from ..history.faults import fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
 from .lane_set import Crew
@@ -67,13 +68,8 @@ class Moved:
             return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
         place = f"{self.ended}; " if self.ended else ""
         after = "after it" if self.standing and self.standing.edge == "after" else "before"
-        where = f"stands {after}" + (f" {named(self.standing)}" if after == "before" and self.standing else "")
-        return f"{self.move}: {named(self.passed)} {self.passed.outcome}; {place}{where}"
-
-
-def named(boundary: Boundary) -> str:
-    """The transaction and its subject, such as `checkpoint classify`."""
-    return f"{boundary.transaction} {boundary.subject or ''}".strip()
+        where = f"stands {after}" + (f" {self.standing.name}" if after == "before" and self.standing else "")
+        return f"{self.move}: {self.passed.name} {self.passed.outcome}; {place}{where}"
 
 
 class Maker:
@@ -91,22 +87,26 @@ class Maker:
 
     def make(self, move: Move) -> Moved:
         """The move was made, once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
-        if move.verb in ("go", "halt", "lose", "renew"):
+        if move.verb in ("go", "halt", "renew") or fault(move.verb).loses:
             return self._order(move)
         made: Moved = getattr(self, f"_{move.verb}")(move)
         return made
 
     def _order(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
-        at = lane.standing
-        if move.verb == "lose" and not (at and at.transaction == "tool" and at.edge == "before"):
-            place = f"{at.edge} {named(at)}" if at else "nowhere"
-            raise BadSchedule(f'"{move}" loses a reply of the tool, and {move.lane} stands {place}.')
+        at, kind = lane.standing, fault(move.verb)
+        if kind.loses and not (at and at.transaction == "tool" and at.edge == "before"):
+            place = at.place if at else "nowhere"
+            raise BadSchedule(
+                f'"{move}" loses a {kind.loses} of the tool, so {move.lane} has to stand before tool; it stands {place}.'
+            )
         if move.verb == "renew" and not (at and at.workflow):
             raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
-        moved = self.moved(move, lane.tell(move.verb))  # type: ignore[arg-type]
-        if move.verb == "lose" and at and at.workflow:
-            self._record(at.workflow, "reply_lost", at, at.subject)
+        moved = self.moved(move, lane.tell(move.verb))
+        if kind.loses and at and at.workflow:
+            self._record(at.workflow, move.verb, at, at.subject)
+            said = "" if moved.passed or moved.trouble else kind.turn.format(who=move.lane)
+            return replace(moved, said=said)
         return moved
 
     def moved(self, move: Move, report: Report) -> Moved:
@@ -134,9 +134,9 @@ class Maker:
 
     def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
         """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
-        place = f" during {named(at)}" if at and inside else _where(at)
+        place = f" during {at.name}" if at and inside else _where(at)
         if at and at.workflow:
-            self._record(at.workflow, "worker_killed", at, place.strip())
+            self._record(at.workflow, move.verb, at, place.strip())
         return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
 
     def _start(self, move: Move) -> Moved:
@@ -147,18 +147,18 @@ class Maker:
         lane = self.crew.lane(move.lane)
         at = self.place(lane)
         lane.pause()
-        return self._placed(move, at, "worker_paused", f"{move.lane} is paused{_where(at)}")
+        return self._placed(move, at, f"{move.lane} is paused{_where(at)}")
 
     def _resume(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
         at = self.place(lane)
         lane.resume()
-        return self._placed(move, at, "worker_resumed", f"{move.lane} wakes up{_where(at)}")
+        return self._placed(move, at, f"{move.lane} wakes up{_where(at)}")
 
-    def _placed(self, move: Move, at: Boundary | None, fault: str, said: str) -> Moved:
+    def _placed(self, move: Move, at: Boundary | None, said: str) -> Moved:
         """The history that belongs to the place says what befell the worker there; without one there is none."""
         if at and at.workflow:
-            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
+            self._record(at.workflow, move.verb, at, at.place)
         standing = self.crew.standing(move.lane)
         return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
 
@@ -190,7 +190,7 @@ class Maker:
         concerned = list(dict.fromkeys(effect["workflow_id"] for effect in effects if effect["remembered"]))
         forgotten = self.engine.world.forget_keys()
         for workflow_id in concerned:
-            self._record(workflow_id, "keys_forgotten")
+            self._record(workflow_id, move.verb)
         return Moved(move, workflow=next(iter(concerned), None), said=f"the tool has forgotten {forgotten} of its keys")
 
     def _restart(self, move: Move) -> Moved:
@@ -199,7 +199,7 @@ class Maker:
         server.start()
         open_ones = [name for name in self.workflows if self.row(name)["finished_at"] is None]
         for workflow_id in open_ones:
-            self._record(workflow_id, "database_restarted")
+            self._record(workflow_id, move.verb)
         about = open_ones[0] if open_ones else self.workflows[0]
         return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
 
@@ -213,9 +213,9 @@ class Maker:
         found = {row["id"]: row for row in self._facts.read("facts", {"p_workflows": wanted})}
         return {name: found.get(name, NO_ROW) for name in wanted}
 
-    def _record(self, workflow_id: str, fault: str, at: Boundary | None = None, subject: str | None = None) -> None:
+    def _record(self, workflow_id: str, verb: str, at: Boundary | None = None, subject: str | None = None) -> None:
         who = {"worker": at.worker, "token": at.token} if at else {}
-        self.engine.record_fault(workflow_id, fault, at=subject, **who)  # type: ignore[arg-type]
+        self.engine.record_fault(workflow_id, fault(verb).event, at=subject, **who)  # type: ignore[arg-type]
 
     def _embedded(self) -> Server:
         server = Server(default_home())
@@ -225,7 +225,7 @@ class Maker:
 
 
 def _where(at: Boundary | None) -> str:
-    return f" {at.edge} {named(at)}" if at else ""
+    return f" {at.place}" if at else ""
 
 
 def whose(move: Move, rows: Mapping[str, Row], can_end: Callable[[Row], bool], noun: str) -> str:

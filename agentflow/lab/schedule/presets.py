@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
+from ...agents import approval_agent_with, research_agent_with, support_agent_with
 from ...errors import BadSchedule
 from ...run import Workflow
 from ...tools import StandInModel
-from ...workflows import approval_agent_with, research_agent_with, support_agent_with
 from .grammar import Schedule, Setting
 
 REQUESTS = (
@@ -72,24 +73,33 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-class LabelledModel(StandInModel):
-    """A stand-in model whose answers name the worker that asked and the number of the call, so no two are alike."""
+class WatchedModel(StandInModel):
+    """A stand-in model whose calls pass through `watch(name, answer)`, which returns the answer to give."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, watch: Callable[[str, Any], Any]) -> None:
         super().__init__()
-        self.label = label
+        self.watch = watch
 
     def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        answer = super()._answer(name, prompt, answer)
-        mark = f"{self.label}.{self.calls}"
-        return {**answer, "answered_by": mark} if isinstance(answer, dict) else f"{answer}#{mark}"
+        return self.watch(name, super()._answer(name, prompt, answer))
+
+
+def labelled_model(label: str) -> WatchedModel:
+    """A model whose answers name the worker that asked and the number of the call, so that no two are alike."""
+    calls = count(1)
+
+    def mark(_: str, answer: Any) -> Any:
+        made = f"{label}.{next(calls)}"
+        return {**answer, "answered_by": made} if isinstance(answer, dict) else f"{answer}#{made}"
+
+    return WatchedModel(mark)
 
 
 def workflows_for(setting: Setting, label: str, own: Mapping[str, Workflow]) -> dict[str, Workflow]:
     """The functions that a worker knows; with `model=varying` those of the playbook answer as `label`."""
     if setting.model == "steady":
         return dict(own)
-    model = LabelledModel(label)
+    model = labelled_model(label)
     return {**own, **{name: playable.make(model) for name, playable in PLAYABLE.items()}}
 
 

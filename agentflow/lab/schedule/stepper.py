@@ -22,7 +22,7 @@ from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 from .lane_set import Crew, Kind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
-from .moves import Maker, Moved, Row, named
+from .moves import Maker, Moved, Row
 from .presets import inputs_for
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -219,7 +219,7 @@ class Stepper:
             return ""
         if known is not None and known.busy:
             return "still running"
-        return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
+        return "claim" if at is None else at.name if at.edge == "before" else "what comes next"
 
     def sql(self, name: str) -> str:
         """The text of a transaction as the setting's engine asks it, guards taken away."""

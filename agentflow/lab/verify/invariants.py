@@ -8,11 +8,12 @@ the mission and the tests share these; the checker has rules of its own.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...statements import GUARDED
+from ..history.belief import belief_of, lost
 from .snapshot import Row as Row
 from .snapshot import Rows as Rows
 from .snapshot import read_rows as read_rows
@@ -107,14 +108,12 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
     after = transition.after
     if len(after.effects) == len(transition.before.effects):
         return
-    planned = Counter((row["workflow_id"], row["action"]) for row in after.intents if row["status"] != "REFUSED")
-    done = Counter((row["workflow_id"], row["action"]) for row in after.effects)
-    keys = Counter(row["idempotency_key"] for row in after.effects if row["idempotency_key"] is not None)
     for row in after.effects[len(transition.before.effects) :]:
-        action = row["workflow_id"], row["action"]
-        if done[action] > max(1, planned[action]) or keys[row["idempotency_key"]] > 1:
-            says = f"effect {done[action]} of action {row['action']!r}, of which {max(1, planned[action])} was planned"
-            yield Guilty("tool_ledger", row["workflow_id"], says)
+        workflow_id = row["workflow_id"]
+        for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
+            if row in action.effects:
+                says = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
+                yield Guilty("tool_ledger", workflow_id, says)
 
 
 @_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
@@ -123,7 +122,7 @@ def completed_means_done(transition: Transition) -> Iterator[Guilty]:
     for workflow_id in _newly_completed(transition):
         rows = transition.after
         intents = {row["key"]: row for row in rows.of("intents", workflow_id)}
-        done = {row["action"] for row in rows.of("effects", workflow_id)}
+        gone = lost(rows.of("steps", workflow_id), rows.of("intents", workflow_id), rows.of("effects", workflow_id))
         for key, intent in intents.items():
             if intent["status"] == "PENDING":
                 yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
@@ -133,7 +132,7 @@ def completed_means_done(transition: Transition) -> Iterator[Guilty]:
                 yield Guilty(
                     "action_intents", f"{workflow_id} {key}", "is missing although the action is recorded as done"
                 )
-            if (intents[key]["action"] if key in intents else key) not in done:
+            if key in gone:
                 yield Guilty("tool_ledger", f"{workflow_id} {key}", "has no effect although the workflow is completed")
 
 
@@ -265,15 +264,12 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
             if (
                 old
                 and row["workflow_id"] == after["id"]
-                and row["transaction"] in _GUARDED
+                and row["transaction"] in GUARDED
                 and row["event"] != "write_refused"
             ):
                 yield Guilty(
                     "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
                 )
-
-
-_GUARDED = {"checkpoint", "intent", "acknowledge", "complete", "wait", "renew", "release", "postpone", "fail"}
 
 
 def _changed(transition: Transition, before: Row, after: Row) -> bool:

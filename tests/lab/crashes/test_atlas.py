@@ -22,8 +22,9 @@ from agentflow import Database, Engine
 from agentflow.cli import app
 from agentflow.errors import AgentFlowError, DatabaseAway, LaneError, NotALaboratory
 from agentflow.lab.crashes import atlas as playing
-from agentflow.lab.crashes.atlas import Bench, atlas, bench
-from agentflow.lab.crashes.atlas_result import BOUNDARIES, DEFAULT, STALE_WORKER, TWO_CLAIMS, Atlas, Cell, GuardSet
+from agentflow.lab.crashes.atlas import AtlasBench, atlas, atlas_bench
+from agentflow.lab.crashes.atlas_picture import Atlas, draw_atlas
+from agentflow.lab.crashes.atlas_result import BOUNDARIES, GUARD_SETS, STALE_WORKER, TWO_CLAIMS, AtlasCell, GuardSet
 from agentflow.lab.crashes.atlas_view import AtlasView
 from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
@@ -34,7 +35,7 @@ from tests.support.helpers import database_of_its_own, eventually
 from tests.support.programs import ROOT, environment, running
 
 SVG = "{http://www.w3.org/2000/svg}"
-ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in DEFAULT)
+ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in GUARD_SETS)
 PLAYED_BY_NAIVE = ("before claim", "after claim", "before tool", "after tool", "before complete", "after complete")
 WRONG = {
     (NO_KEY, "after tool"): 2,
@@ -70,25 +71,25 @@ def counts() -> Counts:
 def whole(url: str, counts: Counts) -> Atlas:
     """The whole atlas, and beside it what the tables held after each cell."""
 
-    class Counting(Bench):
-        def play(self, guards: GuardSet, boundary: str) -> Cell:
+    class Counting(AtlasBench):
+        def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
             cell = super().play(guards, boundary)
             counts[guards.name, boundary] = counted_in(self.engine)
             return cell
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(playing, "Bench", Counting)
+        patch.setattr(playing, "AtlasBench", Counting)
         return atlas(url)
 
 
 @pytest.fixture
-def one(url: str) -> Iterator[Bench]:
+def one(url: str) -> Iterator[AtlasBench]:
     """A bench of the test's own."""
-    with bench(url, f"t_{uuid.uuid4().hex[:12]}") as made:
+    with atlas_bench(url, f"t_{uuid.uuid4().hex[:12]}") as made:
         yield made
 
 
-def played(found: Atlas) -> list[Cell]:
+def played(found: Atlas) -> list[AtlasCell]:
     return [cell for cell in found if cell.state == "done"]
 
 
@@ -200,21 +201,21 @@ def test_what_a_kill_cannot_show_the_two_named_schedules_do(engine: Engine, whol
 
 
 def test_a_cell_that_cannot_be_played_says_why_and_the_next_one_is_played(
-    one: Bench, monkeypatch: pytest.MonkeyPatch
+    one: AtlasBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Bench, boundary: str) -> bool:
+    def fails(self: AtlasBench, boundary: str) -> bool:
         raise LaneError("A is nowhere.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bench, "_bring", fails)
-        cell = one.play(DEFAULT[0], "after tool")
+        patch.setattr(AtlasBench, "_bring", fails)
+        cell = one.play(GUARD_SETS[0], "after tool")
     assert (cell.state, cell.error) == ("failed", "A is nowhere.")
     assert Atlas().with_cell(cell).problems[0] == "before claim, all guards: not played yet"
     assert cell.sentence in Atlas().with_cell(cell).problems
-    assert one.play(DEFAULT[0], "after tool").effects == 1
+    assert one.play(GUARD_SETS[0], "after tool").effects == 1
 
 
-def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: Bench) -> None:
+def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: AtlasBench) -> None:
     guards = GuardSet(("leases never", "expire"), ("lease_never_expires",))
     cell = one.play(guards, "after tool")
     assert (cell.effects, cell.completed) == (1, False)
@@ -223,19 +224,19 @@ def test_a_workflow_that_nobody_takes_over_is_a_problem_and_not_quiet(one: Bench
     assert words(drawn(found)[cell.boundary, cell.guards]) == ["1", "stuck"]
 
 
-def test_a_lost_database_ends_the_atlas(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_database_ends_the_atlas(one: AtlasBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise DatabaseAway("gone")
 
     monkeypatch.setattr(one.stepper, "reset", away)
     with pytest.raises(DatabaseAway):
-        one.play(DEFAULT[0], "after tool")
+        one.play(GUARD_SETS[0], "after tool")
 
 
 @pytest.mark.parametrize(
     ("guard_sets", "boundaries"),
-    [([], BOUNDARIES), ([GuardSet(("x",), ("no_such_guard",))], BOUNDARIES), (DEFAULT[:1] * 2, BOUNDARIES),
-     (DEFAULT, ["before lunch"]), (DEFAULT, [])],
+    [([], BOUNDARIES), ([GuardSet(("x",), ("no_such_guard",))], BOUNDARIES), (GUARD_SETS[:1] * 2, BOUNDARIES),
+     (GUARD_SETS, ["before lunch"]), (GUARD_SETS, [])],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused_before_anything_starts(url: str, guard_sets: Any, boundaries: Any) -> None:
     with pytest.raises(AgentFlowError):
@@ -243,16 +244,16 @@ def test_what_cannot_be_asked_is_refused_before_anything_starts(url: str, guard_
 
 
 def test_a_prediction_that_is_wrong_is_a_problem(whole: Atlas) -> None:
-    optimist = GuardSet(DEFAULT[3].lines, DEFAULT[3].without)
-    found = Atlas((DEFAULT[0], optimist), whole.cells)
+    optimist = GuardSet(GUARD_SETS[3].lines, GUARD_SETS[3].without)
+    found = Atlas((GUARD_SETS[0], optimist), whole.cells)
     assert found.problems == [
         "after tool, no idempotency key: 2 effects, where 1 effect was predicted",
         "before acknowledge, no idempotency key: 2 effects, where 1 effect was predicted",
     ]
-    naive = GuardSet(DEFAULT[5].lines, naive=True, predicted={"after tool": 2, "before complete": 2})
+    naive = GuardSet(GUARD_SETS[5].lines, naive=True, predicted={"after tool": 2, "before complete": 2})
     assert len(Atlas((naive,), whole.cells).problems) == 8  # boundaries that were said to exist
-    unkilled = Cell("after tool", ALL, "done", 1, 2, True, exit_code=0)
-    assert "exit code 0" in Atlas((DEFAULT[0],), whole.cells).with_cell(unkilled).problems[0]
+    unkilled = AtlasCell("after tool", ALL, "done", 1, 2, True, exit_code=0)
+    assert "exit code 0" in Atlas((GUARD_SETS[0],), whole.cells).with_cell(unkilled).problems[0]
 
 
 # -- nothing is left -------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def test_nothing_is_left_afterwards(own_database: Any) -> None:
     database = own_database()
     seen: list[Atlas] = []
     where = database.url.render_as_string(hide_password=False)
-    found = atlas(where, guard_sets=DEFAULT[4:], boundaries=("before tool", "after tool"), watch=seen.append)
+    found = atlas(where, guard_sets=GUARD_SETS[4:], boundaries=("before tool", "after tool"), watch=seen.append)
     assert found.ok
     assert [len(one.cells) for one in seen] == [1, 2, 3, 4]
     eventually(lambda: left_in(database) == ([], []))
@@ -290,7 +291,7 @@ def test_a_watcher_that_fails_ends_the_atlas_and_leaves_nothing(own_database: An
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:
-        atlas(database.url.render_as_string(hide_password=False), guard_sets=DEFAULT[:2], watch=fail)
+        atlas(database.url.render_as_string(hide_password=False), guard_sets=GUARD_SETS[:2], watch=fail)
     assert left_in(database)[0] == []  # also while the error still holds the frames in which it happened
     assert caught.tb is not None
     assert len(seen) == 1
@@ -325,7 +326,7 @@ def test_ctrl_c_leaves_no_schema_no_process_and_no_connection(url: str) -> None:
 
 
 def drawn(found: Atlas, live: bool = False) -> dict[tuple[str, str], ET.Element]:
-    root = ET.fromstring(found.picture(live=live).svg)
+    root = ET.fromstring(draw_atlas(found, live=live).svg)
     cells = root.findall(f"{SVG}g[@class='cell']")
     return {(cell.attrib["data-boundary"], cell.attrib["data-guards"]): cell for cell in cells}
 
@@ -415,7 +416,7 @@ def test_the_text_twin_says_each_column(whole: Atlas) -> None:
 
 
 def test_an_atlas_that_has_not_begun_and_a_cell_that_failed_are_drawn_as_such() -> None:
-    failed = Cell("after tool", ALL, "failed", error="A is <nowhere>.")
+    failed = AtlasCell("after tool", ALL, "failed", error="A is <nowhere>.")
     cells = drawn(Atlas().with_cell(failed))
     assert words(cells["after tool", ALL]) == ["?"]
     assert (
@@ -444,13 +445,13 @@ def test_a_notebook_gets_the_picture_and_a_terminal_the_table(whole: Atlas) -> N
     assert grid["before intent"].split()[2:] == ["1", "1", "1", "1", "1", "-"]
 
 
-def test_the_frame_has_a_row_for_each_cell(whole: Atlas) -> None:
-    frame = whole.frame()
-    assert len(frame) == 84
-    assert frame.groupby("guards")["effects"].sum().to_dict() == {
+def test_the_effects_of_each_column_add_up_and_a_missing_boundary_has_none(whole: Atlas) -> None:
+    assert len(list(whole)) == 84
+    assert {guards.name: sum(cell.effects or 0 for cell in whole.column(guards)) for guards in whole.guard_sets} == {
         ALL: 14, NO_FENCE: 14, READS: 14, NO_KEY: 16, ACKNOWLEDGES: 12, NAIVE: 8,
     }  # fmt: skip
-    assert frame[frame.state == "missing"][["effects", "attempts", "executed_again"]].isna().all().all()
+    missing = [cell for cell in whole if cell.state == "missing"]
+    assert missing and all((cell.effects, cell.attempts, cell.executions) == (None, None, ()) for cell in missing)
 
 
 # -- clicking --------------------------------------------------------------------------------------------------------
@@ -485,7 +486,7 @@ def test_a_view_follows_an_atlas_while_it_is_played(whole: Atlas) -> None:
 
 
 def test_without_a_kernel_the_view_is_the_picture_and_the_chosen_timeline(whole: Atlas) -> None:
-    view = whole.view()
+    view = AtlasView(whole)
     bundle = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/html"].count("<svg") == 2
@@ -582,7 +583,7 @@ def test_the_command_gives_programs_every_cell(whole: Atlas, monkeypatch: pytest
 def test_the_command_is_1_when_a_cell_is_not_as_predicted(
     whole: Atlas, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    doubled = Cell("after tool", ALL, "done", 2, 2, True, exit_code=-9)
+    doubled = AtlasCell("after tool", ALL, "done", 2, 2, True, exit_code=-9)
     done, _ = run_with(whole.with_cell(doubled), monkeypatch, url)
     assert done.exit_code == 1
     assert done.stderr == "agentflow: after tool, all guards: 2 effects, where 1 effect was predicted.\n"

@@ -166,7 +166,7 @@ def test_a_soak_that_stands_still_names_what_is_stuck(url: str) -> None:
 
 
 def test_workers_that_end_of_themselves_are_not_started_for_ever(url: str) -> None:
-    with pytest.raises(SoakError, match="exit code 9"):
+    with pytest.raises(SoakError, match="exited on their own, the last with exit code 9"):
         soak(url, some(3), kills=0, workers=1, make_engine=Broken)
 
 
@@ -197,7 +197,7 @@ def test_a_soak_in_a_laboratory_empties_it_and_leaves_its_rows(engine: Engine) -
 
 def test_numbers_that_make_no_sense_are_refused(url: str) -> None:
     for wrong in ({"workers": 0}, {"kills": -1}, {"kills": 1, "random_kills": 1}):
-        with pytest.raises(SoakError, match="nothing was started"):
+        with pytest.raises(SoakError, match="Nothing was started"):
             soak(url, some(1), **wrong)  # type: ignore[arg-type]
     with pytest.raises(SoakError, match="no request"):
         soak(url, some(0))

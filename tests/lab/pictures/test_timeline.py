@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from pathlib import Path
@@ -18,13 +18,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.history.sentences import line, sentences, twin
 from agentflow.lab.history.story import Mark, Span, Story, folded
 from agentflow.lab.history.story_reader import story
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
-from agentflow.lab.pictures.timeline_marks import FAULTS as FAULTS_ABOVE
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
@@ -32,24 +32,6 @@ from tests.support import histories
 from tests.support.histories import ACTION, ALL, Entries
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def entries(shared_database: Database) -> Iterator[Callable[[str], Entries]]:
-    """The entries of a history by its name, made once."""
-    made: dict[str, Entries] = {}
-    engine = Engine(shared_database)
-
-    def of(name: str) -> Entries:
-        if name not in made:
-            engine.reset_database()
-            made[name] = ALL[name](engine)
-        return made[name]
-
-    yield of
-    engine.reset_database()
-    engine.world.database.close()
-
 
 Of = Callable[[str], Entries]
 
@@ -195,7 +177,7 @@ def test_a_lost_reply_is_a_gap_although_its_worker_lives(entries: Of) -> None:
     told = story(entries("lost_reply"))
     assert told.gaps == (Span(column(told, "tool"), column(told, "acknowledge"), True, ACTION),)
     assert [mark.reply for mark in marks(told, "tool")] == ["lost", "received"]
-    assert marks(told, "tool")[0].reply_to == column(told, "reply_lost")
+    assert marks(told, "tool")[0].reply_to == column(told, "lose")
 
 
 def test_each_action_has_a_gap_of_its_own(entries: Of) -> None:
@@ -646,7 +628,8 @@ def test_milliseconds_keep_the_name_of_every_entry_however_close_they_stand(
         one.get("data-n"): {text.text for text in one.iter(SVG + "text")} for one in parsed(drawn).iter(SVG + "g")
     }
     for mark in story(rows).marks:
-        words = FAULTS_ABOVE.get(mark.kind, NAMES_BELOW.get(mark.kind, mark.subject or "LostLease"))
+        below = NAMES_BELOW.get(mark.kind, mark.subject or "LostLease")
+        words = FAULTS[mark.kind].label if mark.kind in FAULTS else below
         named = words.format(who=mark.who) if mark.kind not in {"tool", "refused"} else ""
         assert {named} - {""} <= groups[mark.label], mark
     assert {mark.label for mark in story(rows).marks} <= {text[6] for text in placed(drawn)}

@@ -66,6 +66,8 @@ def effected() -> pandas.DataFrame:
             "planned": [1, 1, 1, 1, 1],
             "attempts": [1, 1, 2, 2, 0],
             "effects": [1, 1, 1, 2, 0],
+            "too_many": [0, 0, 0, 1, 0],
+            "undone": [0, 0, 0, 0, 1],
         }
     )
 
@@ -379,6 +381,7 @@ def test_effects_and_work_of_real_kills_are_the_rows(crashed: Engine) -> None:
     world = rows(crashed, "SELECT sum(attempts)::int AS attempts, count(*)::int AS effects FROM {w}.tool_ledger")[0]
     assert (effects["attempts"].sum(), effects["effects"].sum()) == (world["attempts"], world["effects"])
     assert list(effects["planned"]) == list(effects["effects"]) == [1] * 12
+    assert list(effects["too_many"]) == list(effects["undone"]) == [0] * 12
     claims = rows(crashed, "SELECT count(*)::int AS n FROM {s}.history WHERE event = 'workflow_claimed'")[0]["n"]
     assert work["claimed"].sum() == claims and work["completed"].sum() == 12
     together = work_frame(crashed)

@@ -16,9 +16,9 @@ from sqlalchemy import text
 from agentflow import Database, Engine, migrate
 from agentflow.errors import NotALaboratory, RaceError
 from agentflow.lab.notebook.tables import worker_name
-from agentflow.lab.race.picture import draw_race
+from agentflow.lab.race.picture import Race, draw_race
 from agentflow.lab.race.race import CLAIMS, compare_claims, contend, observed, race, read_race
-from agentflow.lab.race.result import Look, Race
+from agentflow.lab.race.result import Look
 from agentflow.lab.schedule.commit_order import Commit
 from agentflow.lab.schedule.grammar import MAX_REQUESTS, parse
 from agentflow.lab.schedule.stepper import Stepper
@@ -236,8 +236,7 @@ def test_leases_that_end_and_writes_that_are_refused_are_in_the_schedule(url: st
         played = [entry for n in range(1, 5) for entry in engine.history(f"request-{n}")]
     assert claimed_by(iter(played)) == sorted((str(look.workflow), look.token, look.worker) for look in raced.claims)
     assert sum(entry["event"] == "write_refused" for entry in played) == len(raced.refused)
-    ended = dict(zip(raced.frame()["token"].dropna(), raced.frame()["ended"], strict=False))
-    assert ended[1] == "refused"
+    assert {held.ended for held in raced.held if held.look.token == 1} == {"refused"}
 
 
 def entry(worker: str, number: int, event: str, at: float, token: int = 1) -> Commit:
@@ -282,17 +281,17 @@ def test_a_lease_that_ran_out_by_itself_is_ended_by_a_move() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS)
 @pytest.mark.parametrize("milliseconds", [False, True])
-def test_the_picture_holds_what_the_table_holds(both: dict[str, Race], claim: str, milliseconds: bool) -> None:
+def test_the_picture_holds_each_claim_wait_and_empty_claim(
+    both: dict[str, Race], claim: str, milliseconds: bool
+) -> None:
     raced = both[claim]
     picture = draw_race(raced, milliseconds)
     root = ElementTree.fromstring(picture.svg)
     marks = [mark for mark in root.iter(f"{SVG}g") if mark.get("class") == "ev"]
     bars = [(mark.get("data-worker"), mark.get("data-workflow")) for mark in marks if mark.get("data-workflow")]
-    table = raced.frame()
-    held = table[table["ended"] != "empty"]
-    assert sorted(bars) == sorted(zip(held["worker"], held["workflow"], strict=True))
+    assert sorted(bars) == sorted((look.worker, look.workflow) for look in raced.claims)
     parts = [part.get("class") for part in root.iter() if part.get("class") in ("wait", "over", "empty", "wall")]
-    assert parts.count("wait") == table["waited"].sum() and parts.count("empty") == (table["ended"] == "empty").sum()
+    assert parts.count("wait") == len(raced.waited) and parts.count("empty") == len(raced.empty)
     assert parts.count("over") == len(raced.passed_over) and parts.count("wall") == 0
     assert [float(str(mark.get("data-n"))) for mark in marks] == sorted(
         float(str(mark.get("data-n"))) for mark in marks
@@ -365,7 +364,7 @@ def test_both_claims_stand_side_by_side(url: str) -> None:
     ("wrong", "why"),
     [
         ({"workers": 0}, "1 to 4 workers, not 0"), ({"workers": 5}, "1 to 4 workers, not 5"),
-        ({"claim": "fast"}, "claim 'fast' is not known"), ({"requests": []}, "no request"),
+        ({"claim": "fast"}, "no claim 'fast'"), ({"requests": []}, "no request"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_before_anything_starts(url: str, wrong: dict[str, Any], why: str) -> None:
@@ -375,7 +374,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(url: str, wrong: 
 
 @pytest.mark.parametrize(
     ("make", "patience", "why"),
-    [(Engine, 60.0, None), (Dying, 60.0, "exit code 9"), (Blind, 2.0, "not through in time")],
+    [(Engine, 60.0, None), (Dying, 60.0, "exited on its own with code 9"), (Blind, 2.0, "did not finish in time")],
 )
 def test_no_process_session_or_schema_is_left(
     elsewhere: str, make: type[Engine], patience: float, why: str | None

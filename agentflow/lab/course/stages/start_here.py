@@ -9,7 +9,8 @@ from typing import Any
 from ....engine import Engine
 from ....model import ToolCall
 from ....statements import Statement
-from ...notebook.tables import counted, effects_of, shown
+from ...history.words import counted
+from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
 from ..exercise import a_kind, asked, is_number
 from ..outline import Exercise, Option, Outline, Question
