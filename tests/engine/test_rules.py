@@ -18,13 +18,13 @@ import psycopg
 import pytest
 
 from agentflow import AgentFlowError, Claim, Database, Engine, LostLease, ToolCall, migrate
-from agentflow.errors import DuplicateStep
+from agentflow.errors import DuplicateStep, OutcomeUnknown
 from agentflow.schema import metadata
 from agentflow.statements import ALL_STATEMENTS, TRANSACTIONS
 from agentflow.transactions import Transactions
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.isolation import Call, Session, Unconnected, asked, gapless, race, rows_of, tool_call, trial
+from tests.support.isolation import Call, Session, asked, gapless, race, rows_of, tool_call, trial
 
 ERROR = {"type": "Boom", "message": "boom", "traceback": ""}
 GUARDED: dict[str, Callable[[Any, Claim], Any]] = {
@@ -566,29 +566,19 @@ def test_rule_8_a_second_update_of_the_row_is_ignored_in_silence(engine: Engine)
     assert found.after["workflows"][0]["state"] == "ACTION_PENDING"
 
 
-class _Answers:
-    """A database that answers every statement with these rows, whatever happened to its row count."""
-
-    def __init__(self, database: Database, answer: list[dict[str, Any]]) -> None:
-        self.sql, self.schema, self.answer = database.sql, database.schema, answer
-
-    def transact(self, *_: object) -> Any:
-        return self.answer, False
-
-
 CALLS: dict[str, Callable[[Any, Claim], Any]] = {**GUARDED, **OUTSIDE, "load": lambda e, c: e.load(c)}
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSACTIONS if name not in ("claim", "tool")])
 def test_rule_8_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
     claim = held(engine)
-    mute = Unconnected(_Answers(engine.database, []))
+    mute = Engine(engine.database.with_door(lambda *_: []))
     with pytest.raises((LostLease, AgentFlowError)):
         CALLS[name](mute, claim)
 
 
 def test_rule_8_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
-    assert Unconnected(_Answers(engine.database, [])).claim_workflow("w") is None
+    assert Engine(engine.database.with_door(lambda *_: [])).claim_workflow("w") is None
 
 
 # -- all of them, in pairs -------------------------------------------------------------------------------------------
@@ -724,12 +714,17 @@ def test_a_renewal_in_doubt_that_is_refused_is_never_taken_for_done_because_a_st
     with Session(engine.database) as session:
         refused = session.run(call(engine, "renew", claim))
 
-    class InDoubt(_Answers):
-        def transact(self, *_: object) -> Any:
-            return self.answer, True
+    sent: list[str] = []
+
+    def in_doubt(name: str, *_: Any) -> Any:
+        sent.append(name)
+        if len(sent) == 1:
+            raise OutcomeUnknown("the connection was lost")
+        return refused
 
     with pytest.raises(LostLease, match="expired"):
-        Transactions(InDoubt(engine.database, refused)).renew_lease(claim)  # type: ignore[arg-type]
+        Transactions(engine.database.with_door(in_doubt)).renew_lease(claim)
+    assert sent == ["renew", "renew"]
 
 
 def test_a_step_that_is_recorded_already_is_refused_by_name_and_the_hook_is_told(engine: Engine) -> None:

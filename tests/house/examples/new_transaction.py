@@ -12,7 +12,7 @@ from agentflow.errors import AlreadyFinished
 from agentflow.lab.history.sentences import sentences
 from agentflow.lab.isolation.pair_matrix import pair_matrix
 from agentflow.lab.pictures.timeline import timeline
-from agentflow.lab.verify.checker import check
+from agentflow.lab.verify.checker import find_mistakes
 
 _, url, schema = sys.argv
 engine = agentflow.open_engine(url, schema)
@@ -42,7 +42,7 @@ picture = timeline(history)
 assert "head of the queue" in picture.text
 assert ">prioritise<" in picture.svg
 assert ">a person<" in picture.svg
-assert check(engine.database) == []
+assert find_mistakes(engine.database) == []
 
 # It is safe beside the others: at once is as good as one after the other.
 matrix = pair_matrix(
