@@ -76,7 +76,7 @@ class Place:
     number: int
     program: str
     answers: tuple[tuple[KeptAnswer, bool], ...]
-    asked: tuple[str, ...]
+    questions: tuple[str, ...]
     pending: PendingStatement | None
     stands: Boundary | None
     ended: str | None
@@ -84,7 +84,7 @@ class Place:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a finished search is walked by: whether there were answers, but not which, nor where they led."""
-        return {**vars(self), "answers": ((b"", False),) if self.answers else (), "asked": (), "then": {}}
+        return {**vars(self), "answers": ((b"", False),) if self.answers else (), "questions": (), "then": {}}
 
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
@@ -108,7 +108,7 @@ class Player:
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
         self._answers: tuple[tuple[KeptAnswer, bool], ...] = ()
-        self._asked: list[str] = []
+        self._questions: list[str] = []
         self._expected: tuple[str, ...] = ()
         self._pending: PendingStatement | None = None
         self._stands: Boundary | None = None
@@ -135,25 +135,25 @@ class Player:
             assert place.pending
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
-            asked = (*place.asked, place.pending.question)
+            questions = (*place.questions, place.pending.question)
             kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
-            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
+            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), questions)
         return found
 
-    def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], asked: tuple[str, ...]) -> Place:
-        self._answers, self._expected, self._asked = answers, asked, []
+    def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], questions: tuple[str, ...]) -> Place:
+        self._answers, self._expected, self._questions = answers, questions, []
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
         self._name, self._token = name, 0
         self._thread, ended = threading.get_ident(), None
         with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
             ended = self._played(self._programs[name])
-        if not self._wrong and self._pending is None and len(self._asked) != len(asked):
-            self._wrong = _not_a_function(self._asked, asked)
+        if not self._wrong and self._pending is None and len(self._questions) != len(questions):
+            self._wrong = _not_a_function(self._questions, questions)
         if self._wrong:
             raise WrongCode(self._wrong)
         ended = None if self._pending else ended  # its code may have swallowed the stop; it stands there all the same
-        place = Place(len(self.places), name, answers, asked, self._pending, self._stands, ended)
+        place = Place(len(self.places), name, answers, questions, self._pending, self._stands, ended)
         self.places.append(place)
         return place
 
@@ -223,7 +223,7 @@ class Player:
             self.raised = sys.exc_info()[1]
         plain = comparable(params)
         asks = question(name, plain)
-        position = len(self._asked)
+        position = len(self._questions)
         if position == len(self._answers):
             if _READS_HISTORY.search(text):
                 self._stop(
@@ -238,8 +238,8 @@ class Player:
             self._pending = PendingStatement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
-            self._stop(_not_a_function([*self._asked, asks], self._expected))
-        self._asked.append(asks)
+            self._stop(_not_a_function([*self._questions, asks], self._expected))
+        self._questions.append(asks)
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
@@ -252,8 +252,10 @@ class Player:
         return rows
 
 
-def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
-    here = next((pair for pair in zip(asked, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something"))
+def _not_a_function(questions: list[str], expected: tuple[str, ...]) -> str:
+    here = next(
+        (pair for pair in zip(questions, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something")
+    )
     return (
         f"the same answers led to {here[0]:.300} now and to {here[1]:.300} before. An engine that is explored must be a function "
         "of its answers: no clock, no random numbers, nothing kept from another run."

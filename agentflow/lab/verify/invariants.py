@@ -62,10 +62,10 @@ class Guilty:
 
     table: str
     row: str
-    says: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.table} {self.row}: {self.says}"
+        return f"{self.table} {self.row}: {self.reason}"
 
 
 Check = Callable[[Transition], Iterator[Guilty]]
@@ -112,8 +112,8 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
             if row in action.effects:
-                says = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
-                yield Guilty("tool_ledger", workflow_id, says)
+                reason = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
+                yield Guilty("tool_ledger", workflow_id, reason)
 
 
 @_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
@@ -209,8 +209,8 @@ def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
                 continue
             name, payload = step["waited_for"], _value(step["value"])
             if seen.setdefault(name, payload) != payload:
-                says = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
-                yield Guilty("steps", f"{after['id']} {step['step_id']}", says)
+                reason = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
+                yield Guilty("steps", f"{after['id']} {step['step_id']}", reason)
 
 
 @_invariant(
@@ -245,8 +245,8 @@ def tokens_only_rise(transition: Transition) -> Iterator[Guilty]:
         if after["fence_token"] < before["fence_token"] or (
             after["id"] in claimed and after["fence_token"] == before["fence_token"]
         ):
-            says = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
-            yield Guilty("workflows", after["id"], says + (" after a claim" if after["id"] in claimed else ""))
+            reason = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
+            yield Guilty("workflows", after["id"], reason + (" after a claim" if after["id"] in claimed else ""))
 
 
 @_invariant("authority", "Nothing is written under an older token than the row's.")
@@ -257,8 +257,8 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
         token = before["fence_token"]
         stale = mover.workflow == after["id"] and mover.token is not None and mover.token < token
         if stale and _changed(transition, before, after):
-            says = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
-            yield Guilty("workflows", after["id"], says)
+            reason = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
+            yield Guilty("workflows", after["id"], reason)
         for row in transition.entries():
             old = row["fence_token"] is not None and row["fence_token"] < token
             if (
