@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +36,8 @@ from agentflow.lab.schedule.lane_set import Kind
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
-from tests.conftest import rows
+from tests.conftest import drop, rows
+from tests.support.helpers import eventually
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
 LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
@@ -532,6 +535,48 @@ def test_the_explorers_process_prints_nothing_and_leaves_nothing_behind(
     finally:
         atexit.unregister(os.write)
     assert capfd.readouterr() == ("", "")
+
+
+BACKGROUND = """
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a background process
+from agentflow import Database, Engine
+from agentflow.lab.explorer import explore as explorer
+
+class Sleeps(Engine):
+    def complete_workflow(self, claim, result, **more):
+        with open(sys.argv[3], "w") as file:
+            file.write(str(os.getpid()))
+        threading.Event().wait()
+
+for explorer.STUCK_SECONDS in (0.5, 600.0):
+    try:
+        explorer.explore(Sleeps(Database(sys.argv[1], "unused")), schema=sys.argv[2], time_limit=600.0)
+    except explorer.ExplorerError as error:
+        print(error, flush=True)
+"""
+
+
+def test_the_explorers_process_needs_no_sigint_and_ends_with_its_parent(url: str, tmp_path: Path) -> None:
+    name, file = f"t_{uuid.uuid4().hex[:12]}", tmp_path / "pid"
+    command = [sys.executable, "-c", BACKGROUND, url, name, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        assert "no transaction was reached within 0.5 s" in parent.stdout.readline()
+        first = int(file.read_text())
+        child = eventually(lambda: (text := file.read_text()) and int(text) != first and int(text), 60)
+        parent.kill()
+    eventually(lambda: not is_running(first) and not is_running(child))
+    drop(Database(url, name))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
