@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from ..schema import WORLD_SUFFIX, metadata
+from agentflow.schema import WORLD_SUFFIX, metadata
 
 attributes = context.config.attributes
 schema = attributes["schema"]
