@@ -43,6 +43,11 @@ _MET = {
 }
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def lease_of(seconds: float | None) -> str:
     """`lease 3 s`; without a length if it is a day or more, or unknown: then only a move ends it."""
     return f"lease {seconds:g} s" if seconds is not None and 0 < seconds < A_DAY else "lease"
@@ -154,7 +159,7 @@ def twin(told: Story) -> list[str]:
     return [line(mark) for mark in told.marks]
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[Row] | Story) -> list[str]:
     """One sentence for each entry of a history, without numbers and without the replays that have no entry."""
     return [f"{sentence(mark)}." for mark in story(rows).marks if mark.event]
 

@@ -17,8 +17,10 @@ RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
 
 
-def story(rows: Sequence[Row]) -> Story:
-    """What the entries tell, frozen."""
+def story(rows: Sequence[Row] | Story) -> Story:
+    """What the entries tell, frozen; a story is returned as it is."""
+    if isinstance(rows, Story):
+        return rows
     reader = _Reader(read_entries(rows))
     reader.read()
     return reader.finished()
