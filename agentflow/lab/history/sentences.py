@@ -43,11 +43,6 @@ _MET = {
 }
 
 
-def counted(number: int, one: str, more: str = "") -> str:
-    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def lease_of(seconds: float | None) -> str:
     """`lease 3 s`; without a length if it is a day or more, or unknown: then only a move ends it."""
     return f"lease {seconds:g} s" if seconds is not None and 0 < seconds < A_DAY else "lease"

@@ -19,7 +19,6 @@ from ...engine import Engine
 from ...schema import WORLD_SUFFIX
 from ...statements import quoted
 from ..history.entries import Row, worker_name
-from ..history.sentences import counted as counted
 from ..history.sentences import sentences
 
 STYLE = """<style>
@@ -74,6 +73,11 @@ def shown(value: Any) -> str:
         return "NULL"
     said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return said if len(said) <= 200 else said[:199] + "…"
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:

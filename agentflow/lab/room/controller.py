@@ -14,7 +14,8 @@ from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...server import Server
 from ...values import to_json
 from ..history.entries import Row
-from ..history.sentences import counted, sentences
+from ..history.sentences import sentences
+from ..history.words import counted
 from ..pictures.timeline import NOTHING
 from ..schedule.grammar import Move, Schedule, Setting, deliver, parse
 from ..schedule.lane_set import SHARED_NAME, Kind, known_kind

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..history.entries import Row, worker_name
-from ..history.sentences import counted
+from ..history.words import counted
 
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
 LONGEST_CELL = 100  # characters

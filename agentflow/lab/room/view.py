@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..history.entries import Row
-from ..history.sentences import counted
+from ..history.words import counted
 from ..pictures.timeline import timeline
 from .row_tables import TABLES, Grid, belief, holder, sign, world
 from .scene import LaneView, Scene
