@@ -26,13 +26,11 @@ from sqlalchemy import Engine as Alchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .driver_errors import is_spent, named, unconnected
+from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
-from .queries import LABORATORY, READS
-from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import TRANSACTIONS
+from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX
 
 Row = dict[str, Any]
 
@@ -75,7 +73,7 @@ class Database:
             self.url, isolation_level="AUTOCOMMIT", creator=self._connect
         ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
         self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
-        self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
+        self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
         _drop_in_children(self)
 
     def sql(self, name: str) -> str:
@@ -161,7 +159,7 @@ class Database:
             rows = cursor.execute(text, params, prepare=True).fetchall()
         except BaseException as error:
             lost = (
-                named(error, cursor.connection, name, where=self.where, schema=self.schema)
+                translate(error, cursor.connection, name, where=self.where, schema=self.schema)
                 if isinstance(error, psycopg.Error)
                 else None
             )
@@ -207,7 +205,7 @@ class Database:
             connection.execute(f'LISTEN "{self.schema}"')
         except psycopg.Error as error:
             connection.close()
-            raise named(error, connection, "listen", where=self.where, schema=self.schema) from error
+            raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
     @property

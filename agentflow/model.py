@@ -104,7 +104,6 @@ class Policy:
     first_delay: float = 0.2
     max_delay: float = 60.0
     crash_budget: int = 5
-    patience: float = 30.0
     unknown_outcome: Literal["call_again", "look_up"] = "call_again"
 
     def delay(self, attempt: int) -> float:

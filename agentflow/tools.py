@@ -17,7 +17,7 @@ from .log import log_event
 from .model import Boundary, ToolCall
 from .values import to_json
 
-Fault = Literal["refuse", "lose_request", "lose_reply", "forget"]
+ToolFault = Literal["refuse", "lose_request", "lose_reply", "forget"]
 ANSWERS: Mapping[str, Any] = {"resolve-account": {"account_unlocked": True, "resolution_code": "SIM-200"}}
 
 
@@ -34,7 +34,7 @@ class SimulatedTool:
         database: Database,
         *,
         answers: Mapping[str, Any] = ANSWERS,
-        fault: Callable[[ToolCall], Fault | None] | None = None,
+        fault: Callable[[ToolCall], ToolFault | None] | None = None,
     ) -> None:
         self.database, self.answers, self.fault = database, answers, fault
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from agentflow import AgentFlowError, Engine, Ledger
-from agentflow.doctor import Finding
+from agentflow.doctor import Diagnosis
 from agentflow.errors import BadRequestFile
 from agentflow.lab.course import checks
 from agentflow.lab.history.sentences import sentences
@@ -224,7 +224,7 @@ def test_every_entry_that_the_engine_writes_has_a_sentence(engine: Engine) -> No
 def test_the_doctor_speaks_of_a_sound_laboratory(engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", url)
     assert engine.database.schema in doctor(engine)[-1]
-    finding = Finding("durability", False, "A commit may be lost.", "Turn fsync on.")
+    finding = Diagnosis("durability", False, "A commit may be lost.", "Turn fsync on.")
     monkeypatch.setattr(laboratory, "examine", lambda _: iter([finding]))
     with pytest.raises(AgentFlowError, match=r"durability: A commit may be lost\. Turn fsync on\."):
         doctor(engine)

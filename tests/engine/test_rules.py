@@ -19,13 +19,12 @@ import pytest
 
 from agentflow import AgentFlowError, Claim, Database, Engine, LostLease, ToolCall, migrate
 from agentflow.errors import DuplicateStep
-from agentflow.queries import LABORATORY, READS
 from agentflow.schema import metadata
-from agentflow.statements import TRANSACTIONS
-from agentflow.transactions import NOW_POSSIBLE, Transactions
+from agentflow.statements import ALL_STATEMENTS, TRANSACTIONS
+from agentflow.transactions import Transactions
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.isolation import Call, Session, asked, gapless, race, rows_of, tool_call, trial
+from tests.support.isolation import Call, Session, Unconnected, asked, gapless, race, rows_of, tool_call, trial
 
 ERROR = {"type": "Boom", "message": "boom", "traceback": ""}
 GUARDED: dict[str, Callable[[Any, Claim], Any]] = {
@@ -516,7 +515,6 @@ def test_rule_7_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_
 
 # -- rule 8 ----------------------------------------------------------------------------------------------------------
 
-ALL = {**TRANSACTIONS, **READS, **LABORATORY}
 COLUMNS = {column.name for table in metadata.tables.values() for column in table.columns}
 
 
@@ -538,9 +536,9 @@ def returns_rows(text: str) -> bool:
     return text.startswith("SELECT") or "SELECT" in end or "RETURNING" in end
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_STATEMENTS)
 def test_rule_8_binds_are_prefixed_the_row_is_updated_once_and_every_statement_gives_rows_back(name: str) -> None:
-    text = ALL[name].text
+    text = ALL_STATEMENTS[name].text
     assert misnamed_binds(text) == []
     assert updates_of_the_row(text) <= 1
     assert returns_rows(text)
@@ -584,13 +582,13 @@ CALLS: dict[str, Callable[[Any, Claim], Any]] = {**GUARDED, **OUTSIDE, "load": l
 @pytest.mark.parametrize("name", [name for name in TRANSACTIONS if name not in ("claim", "tool")])
 def test_rule_8_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
     claim = held(engine)
-    mute = Transactions(_Answers(engine.database, []))  # type: ignore[arg-type]
+    mute = Unconnected(_Answers(engine.database, []))
     with pytest.raises((LostLease, AgentFlowError)):
         CALLS[name](mute, claim)
 
 
 def test_rule_8_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
-    assert Transactions(_Answers(engine.database, [])).claim_workflow("w") is None  # type: ignore[arg-type]
+    assert Unconnected(_Answers(engine.database, [])).claim_workflow("w") is None
 
 
 # -- all of them, in pairs -------------------------------------------------------------------------------------------
@@ -654,9 +652,8 @@ def test_two_transactions_at_once_equal_one_after_the_other(engine: Engine, stat
 
 def refused_by_what_was(name: str, answer: list[dict[str, Any]]) -> bool:
     """Whether it was refused by the row as it was when the statement began, and not by the row that it shows."""
-    return bool(
-        answer and answer[0].get("outcome") == "refused" and name in NOW_POSSIBLE and NOW_POSSIBLE[name](answer[0])
-    )
+    now_possible = TRANSACTIONS[name].now_possible
+    return bool(now_possible and answer and answer[0].get("outcome") == "refused" and now_possible(answer[0]))
 
 
 @pytest.mark.parametrize(("first", "second", "state"), [

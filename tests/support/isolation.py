@@ -17,7 +17,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-from agentflow import Database
+from agentflow import Database, Engine
+from agentflow.agents import WORKFLOWS
 from agentflow.tools import SimulatedTool
 from agentflow.transactions import Transactions
 from tests.support.helpers import eventually
@@ -50,7 +51,15 @@ class _Peeking:
         raise _Asked(name, params)
 
 
-def asked(database: Database, method: Callable[[Any], Any], of: type = Transactions) -> Call:
+class Unconnected(Engine):
+    """The engine with its defaults, on whatever stands where a Database does."""
+
+    def __init__(self, database: Any) -> None:
+        Transactions.__init__(self, database)
+        self.workflows = dict(WORKFLOWS)
+
+
+def asked(database: Database, method: Callable[[Any], Any], of: type = Unconnected) -> Call:
     """What the method would send: `asked(db, lambda e: e.renew_lease(claim))`."""
     try:
         method(of(_Peeking()))

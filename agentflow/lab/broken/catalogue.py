@@ -16,8 +16,7 @@ from ...database import Database
 from ...engine import Engine
 from ...errors import AgentFlowError
 from ...journal import ClaimedJournal
-from ...queries import READS
-from ...statements import TRANSACTIONS, Statement
+from ...statements import ALL_STATEMENTS, COUNTED, GUARDED, Statement
 from .overrides import (
     READ_EVENTS,
     READ_FENCE,
@@ -32,9 +31,6 @@ from .overrides import (
     ReadsEvents,
     ReadsFence,
 )
-
-COUNTED = ("checkpoint", "intent", "acknowledge", "complete", "wait", "postpone")
-GUARDED = (*COUNTED, "renew", "release", "fail")
 
 _OWNER = "\n      AND lease_owner = %(p_worker)s"
 _TOKEN = "\n      AND fence_token = %(p_token)s"
@@ -286,7 +282,7 @@ def texts(without: Iterable[str], schema: str) -> dict[str, str]:
 
 
 def _statement(name: str) -> Statement:
-    return (TRANSACTIONS | READS)[name]
+    return ALL_STATEMENTS[name]
 
 
 def _apply(edit: Edit, text: str, name: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...agents import WORKFLOWS, support_agent_with
 from ...engine import Engine
 from ...errors import BadSchedule, LaneError
 from ...tools import StandInModel
-from ...workflows import WORKFLOWS, support_agent_with
 from ..history.canonical import canonical
 from ..history.entries import Row
 from ..laboratory.laboratory import PATIENT

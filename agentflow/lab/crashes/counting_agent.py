@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...agents import support_agent, support_agent_with
 from ...tools import StandInModel
-from ...workflows import support_agent, support_agent_with
 
 
 class NotingModel(StandInModel):

@@ -24,7 +24,7 @@ from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
 from ...database import Database
-from ...driver_errors import named
+from ...driver_errors import translate
 from ...errors import AgentFlowError, DatabaseAway
 from ...statements import Statement
 from ..verify.snapshot import Row, Rows, rows_from, rows_sql
@@ -232,7 +232,7 @@ class Bench:
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
         except psycopg.Error as error:
-            trouble = named(error, connection, name, where=self.database.where, schema=self.database.schema)
+            trouble = translate(error, connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return Asked(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")

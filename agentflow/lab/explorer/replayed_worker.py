@@ -28,8 +28,7 @@ from ...database import Database, Row
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
-from ...queries import LABORATORY, READS
-from ...statements import TRANSACTIONS
+from ...statements import ALL_STATEMENTS
 from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -299,7 +298,7 @@ def _recorded(database: Database, player: Player) -> Database:
 def _known(engine: Engine) -> frozenset[str]:
     """The texts of which is known that they depend on nothing but a state: the engine's own, also without guards."""
     schema, guards = engine.database.schema, getattr(engine, "without", ())
-    by_name = {name: one.render(schema) for name, one in (TRANSACTIONS | READS | LABORATORY).items()}
+    by_name = {name: one.render(schema) for name, one in ALL_STATEMENTS.items()}
     by_name |= texts(guards, schema)
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 

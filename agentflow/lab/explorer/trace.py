@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
 from ..schedule.moves import named
@@ -18,6 +19,7 @@ from .replayed_worker import Place
 from .search import DEAD, Rules, State
 
 Entry = dict[str, Any]
+_ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -83,7 +85,7 @@ class Walk:
                 detail |= {"held_by": self._holder.get(workflow_id)}
             detail["crashes"] = self._crashes.get(workflow_id, 0)
             self._holder[workflow_id] = entry["worker"]
-        if entry["event"] in _PROGRESS:
+        if entry["event"] in _ADVANCES:
             self._crashes[workflow_id] = 0
         if entry["event"] == "tool_attempt_committed":
             detail |= self._attempt(workflow_id, detail)
@@ -102,9 +104,6 @@ class Walk:
         if detail and "asked_at" in detail:
             detail = {**detail, "asked_at": at.isoformat()}
         self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
-
-
-_PROGRESS = {"checkpoint_committed", "action_acknowledged", "workflow_waiting", "event_received"}
 
 
 def _bare(workflow_id: str, event: str, transaction: str) -> Entry:

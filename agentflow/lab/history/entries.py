@@ -1,7 +1,6 @@
-"""Entries of a history as a picture or a text reads them: from rows, from JSON, with long or short names of workers.
+"""Entries of a history as pictures and sentences read them: from rows or from JSON, with long or short names of workers.
 
-What lives here: `read_entries`, and `callers`, which finds out who called the tool (the world's own entries name no
-worker). What does not: what they mean together (`story`, to be read next).
+The world's own entries name no worker, so `callers` finds out who called the tool.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .faults import FAULTS, fault_of
+
 Row = Mapping[str, Any]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # a line of the text twin stays one line
 KINDS = {
@@ -20,16 +21,13 @@ KINDS = {
     "action_acknowledged": "acknowledge", "workflow_completed": "complete", "workflow_waiting": "wait",
     "event_received": "receive", "event_delivered": "deliver", "event_repeated": "deliver", "event_refused": "deliver",
     "lease_renewed": "renew", "lease_released": "release", "attempt_failed": "postpone", "workflow_failed": "fail",
-    "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "lease_expired_for_test": "expire",
-    "backoff_ended_for_test": "due", "write_refused": "refused", "worker_killed": "kill", "crash_injected": "kill",
-    "worker_paused": "pause", "worker_resumed": "resume", "reply_lost": "reply_lost", "database_restarted": "restart",
-    "keys_forgotten": "forget",
+    "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "write_refused": "refused",
+    **{kind.event: kind.name for kind in FAULTS.values()},
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""
 
 TOOL = {"tool_attempt_committed", "tool_refused"}
-LOSSES = {"worker_killed", "crash_injected"}
-FAULTS = {*LOSSES, "worker_paused", "worker_resumed"}
+LOSSES = {kind.event for kind in FAULTS.values() if kind.worker == "lost"}
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,8 @@ class _Watch:
             self._stands(who, None)
             self.paused.discard(who)
             self.holder = None if self.holder == who else self.holder
-        elif entry.event in {"worker_paused", "worker_resumed"}:
-            (self.paused.add if entry.event == "worker_paused" else self.paused.discard)(who)
+        elif fate := fault_of(entry.event).worker:
+            (self.paused.add if fate == "asleep" else self.paused.discard)(who)
 
     def _stands(self, who: str, key: str | None) -> None:
         self.before.pop(who, None)
@@ -149,9 +147,12 @@ class _Watch:
         mine = next(own_after(self.entries, index, who), None)
         if mine is None:
             return 1
-        if mine.event in FAULTS:
+        fault = fault_of(mine.event)
+        if fault.worker:
             return 2 if mine.subject.startswith("before tool") else 0
-        return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} or mine.event == "reply_lost" else 1
+        if fault.loses:
+            return 2 if fault.loses == "request" else 0
+        return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 
     def _key(self, entry: Entry, caller: str) -> str:
         """Told by the idempotency key, else by what the caller was about to do, or did last."""

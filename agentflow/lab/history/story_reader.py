@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
-RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
+_RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
 def story(rows: Sequence[Row] | Story) -> Story:
@@ -67,8 +69,10 @@ class _Reader:
             "tool": self._tool, "acknowledge": self._acknowledge, "complete": self._complete, "wait": self._wait,
             "receive": self._receive, "deliver": self._deliver, "renew": self._renew, "fail": self._fail,
             "cancel": self._cancel, "requeue": self._requeue, "expire": self._expire, "refused": self._refused,
-            "kill": self._kill, "pause": self._pause, "resume": self._resume, "reply_lost": self._reply_lost,
         }  # fmt: skip
+        fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
+        self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
+        self.handlers |= {name: self._call_lost for name, fault in FAULTS.items() if fault.loses}
 
     @property
     def here(self) -> int:
@@ -80,9 +84,10 @@ class _Reader:
             kind = KINDS.get(entry.event, "other")
             handler = self.handlers.get(kind)
             found = (handler(index, entry) if handler else None) or {}
-            if kind in RELEASING and entry.transaction != "claim":
+            if (entry.transaction, entry.event) in _RELEASES:
                 self._lets_go(self.holder or entry.who, self.here, "released")
-            if entry.who and kind not in {"kill", "pause", "fail"} and entry.who not in self.asleep:
+            ends = kind == "fail" or fault_of(entry.event).worker in {"lost", "asleep"}
+            if entry.who and not ends and entry.who not in self.asleep:
                 self._runs(entry.who)
             about = {"who": entry.who, "subject": entry.subject, "token": entry.token, **found}
             self.marks.append(
@@ -296,11 +301,11 @@ class _Reader:
     def _reply(self, index: int, who: str | None) -> Found:
         """Whether the answer came, and else the entry with which its worker was lost; its column is found at the end."""
         mine = next(own_after(self.entries, index, who), None) if who else None
-        if mine is not None and mine.event in {*LOSSES, "reply_lost"}:
+        if mine is not None and (mine.event in LOSSES or fault_of(mine.event).loses == "reply"):
             return {"reply": "lost", "reply_to": mine.n}
         return {"reply": "received"}
 
-    def _reply_lost(self, index: int, entry: Entry) -> Found:
+    def _call_lost(self, index: int, entry: Entry) -> Found:
         self._unsure(entry.who or "nobody")
         return {"in_gap": any(one.unknown for one in self.actions.values())}
 

@@ -19,10 +19,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from ...database import Database, Row
-from ...driver_errors import named
+from ...driver_errors import translate
 from ...engine import Engine
 from ...errors import AgentFlowError, LostLease
-from ...schema import WORLD_SUFFIX
+from ...statements import WORLD_SUFFIX
 from ...tools import SimulatedTool
 from .situations import SITUATIONS, Call, Claims
 
@@ -89,7 +89,7 @@ class _Session(Database):
         try:
             return self.cursor.execute(text, params, prepare=True).fetchall()
         except psycopg.Error as error:
-            raise named(error, self.connection, name, where=self.where, schema=self.schema) from error
+            raise translate(error, self.connection, name, where=self.where, schema=self.schema) from error
 
     def end(self, how: End) -> None:
         """The open transaction has ended, and the next one is open."""

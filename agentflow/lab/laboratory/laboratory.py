@@ -20,11 +20,11 @@ from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
 from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
-from ...migrations import LABORATORY, migrate
+from ...migrations import LABORATORY_MARK, migrate
 from ...model import Policy
 from ...requests import read_requests
-from ...schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from ...server import Server
+from ...statements import DEFAULT_SCHEMA, WORLD_SUFFIX
 
 LEASE_SECONDS = 86_400.0  # long enough never to end by itself: somebody may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -101,7 +101,7 @@ def _empty(engine: Engine) -> None:
 
 def _drop(database: Database, missing: SchemaMissing) -> None:
     """Both schemas are gone, if they are a laboratory's and ours. Raises what was `missing` if they are not."""
-    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
     if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
     with database.alchemy.connect() as connection:
@@ -149,7 +149,7 @@ def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
 def _is_unused(database: Database) -> bool:
     """Whether nobody has marked the schema or worked in it: then it may become a laboratory."""
     purpose = database.read("purpose", {})[0]["purpose"]
-    return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
+    return bool(purpose != LABORATORY_MARK and database.read("metrics", {})[0]["workflows_total"] == 0)
 
 
 def doctor(engine: Engine) -> list[str]:

@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import text
 
 from ...engine import Engine
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
+from ...statements import WORLD_SUFFIX, quoted
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
 

@@ -1,8 +1,6 @@
 """The picture of a history: `timeline(entries)` draws static SVG with a text twin, and nothing else is needed to see it.
 
-What lives here: the one public function, what it returns, and how columns are laid out on strips or on a scale of
-milliseconds. What does not: what the entries mean (`reading`, `story`), words (`sentences`), marks (`timeline_draw`,
-`timeline_ground`). The same entries give the same bytes. Read `docs/pictures.md` for what each mark means.
+The same entries give the same bytes. `docs/pictures.md` says what each mark means.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from ..history.sentences import summary, twin
 from ..history.story import Mark, Story, folded
 from ..history.story_reader import story
 from . import timeline_spans as ground
+from .svg import INK, PAPER, SMALLEST, num
 from .timeline_layout import (
     CLOSE,
     COMPACT,
@@ -26,12 +25,10 @@ from .timeline_layout import (
     GUTTER,
     MARGIN,
     PITCH,
-    SMALLEST,
-    STYLE,
+    TIMELINE_CSS,
     Layout,
     Sheet,
-    clean,
-    num,
+    one_line,
     width,
 )
 from .timeline_marks import clock, columns
@@ -94,7 +91,7 @@ class Timeline:
 
 def clean_lines(said: str) -> str:
     """Several lines, each escaped."""
-    return "\n".join(clean(one) for one in said.split("\n"))
+    return "\n".join(one_line(one) for one in said.split("\n"))
 
 
 def timeline(
@@ -225,18 +222,18 @@ def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     columns(s, focus)
     ground.before(s)
     tall = _height(s, schedule)
-    back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="var(--paper)"/>']
+    back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="{PAPER}"/>']
     if cursor is not None:
         size = f'y="2" width="{num(s.pitch)}" height="{tall - 4}"'
         back += [
-            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="currentColor" opacity=".04"/>'
+            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="{INK}" opacity=".04"/>'
             for n in range(s.first, s.last)
             if cursor in marks[n].entries
         ]
         later = next((n for n in range(s.first, s.last) if marks[n].n > cursor), None)
         if later is not None:
             left = s.x(later - 0.5)
-            s.rect(left, 0, s.edge - left, tall, "var(--paper)", ' opacity=".65"')
+            s.rect(left, 0, s.edge - left, tall, PAPER, ' opacity=".65"')
     s.out[:0] = back
     return tall
 
@@ -262,10 +259,10 @@ def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[
     w = num(wide)
     # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
     shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(ceil(wide * SMALLEST))}px;"
-    name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
+    name, twin_ = one_line(said), one_line(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc>{STYLE}'
+        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc><style>{TIMELINE_CSS}</style>'
         + "\n".join(body)
         + "</svg>"
     )
@@ -278,7 +275,7 @@ def _gutter(s: Sheet, tall: int) -> str:
     w = ground.WORDS
     return (
         f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="var(--paper)"/>'
+        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="{PAPER}"/>'
         + "".join(alone.out)
         + "</svg>"
     )

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model import Boundary
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
+from ...statements import WORLD_SUFFIX, quoted
 from ..history.entries import Row
 from ..schedule.lane_worker import Asked
 from ..schedule.stepper import Stepper

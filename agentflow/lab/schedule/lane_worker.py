@@ -16,11 +16,11 @@ from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
 from ...statements import TRANSACTIONS
-from ...worker import Outcome, carry
+from ...worker import RunOutcome, carry
 from ..laboratory.laboratory import LEASE_SECONDS
 
 Order = Literal["go", "halt", "lose", "renew", "kill"]
-Ended = Outcome | Literal["idle", "away", "trouble"]
+Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,7 @@ class _PipeLink:
 
 
 def _steady() -> dict[str, Workflow]:
-    from ...workflows import WORKFLOWS
+    from ...agents import WORKFLOWS
 
     return WORKFLOWS
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import BadSchedule
-from ...workflows import WORKFLOWS
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...agents import approval_agent_with, research_agent_with, support_agent_with
 from ...errors import BadSchedule
 from ...run import Workflow
 from ...tools import StandInModel
-from ...workflows import approval_agent_with, research_agent_with, support_agent_with
 from .grammar import Schedule, Setting
 
 REQUESTS = (

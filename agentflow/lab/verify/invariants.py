@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...statements import GUARDED
 from .snapshot import Row as Row
 from .snapshot import Rows as Rows
 from .snapshot import read_rows as read_rows
@@ -266,15 +267,12 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
             if (
                 old
                 and row["workflow_id"] == after["id"]
-                and row["transaction"] in _GUARDED
+                and row["transaction"] in GUARDED
                 and row["event"] != "write_refused"
             ):
                 yield Guilty(
                     "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
                 )
-
-
-_GUARDED = {"checkpoint", "intent", "acknowledge", "complete", "wait", "renew", "release", "postpone", "fail"}
 
 
 def _changed(transition: Transition, before: Row, after: Row) -> bool:

@@ -15,9 +15,9 @@ import pytest
 from agentflow import CrashInjected, Database, Engine, LostLease
 from agentflow.errors import AgentFlowError
 from agentflow.lab.broken import catalogue as broken
-from agentflow.lab.broken.catalogue import BROKEN, COUNTED, GUARDED, GUARDS, engine_class, make_engine, texts
+from agentflow.lab.broken.catalogue import BROKEN, GUARDS, engine_class, make_engine, texts
 from agentflow.model import Boundary, Claim, Hook
-from agentflow.statements import TRANSACTIONS
+from agentflow.statements import ALL_STATEMENTS, COUNTED, GUARDED, TRANSACTIONS
 from tests.conftest import rows
 from tests.support.isolation import asked, race
 
@@ -99,14 +99,14 @@ def test_the_real_engine_beside_a_broken_one_keeps_its_texts(engine: Engine) -> 
 def test_a_statement_whose_words_were_changed_fails_loudly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = BROKEN[name].edits[0]
     reworded = TRANSACTIONS[edit.statement].text.replace(edit.old, edit.old.replace(" ", "  "))
-    monkeypatch.setitem(TRANSACTIONS, edit.statement, replace(TRANSACTIONS[edit.statement], text=reworded))
+    monkeypatch.setitem(ALL_STATEMENTS, edit.statement, replace(TRANSACTIONS[edit.statement], text=reworded))
     with pytest.raises(AgentFlowError, match=f"without {name}: statement '{edit.statement}' has .* 0 times"):
         texts([name], "agentflow")
 
 
 def test_a_clause_that_stands_twice_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = TRANSACTIONS["renew"].text.replace(broken._TOKEN, broken._TOKEN * 2)
-    monkeypatch.setitem(TRANSACTIONS, "renew", replace(TRANSACTIONS["renew"], text=twice))
+    monkeypatch.setitem(ALL_STATEMENTS, "renew", replace(TRANSACTIONS["renew"], text=twice))
     with pytest.raises(AgentFlowError, match="2 times, not 1"):
         texts(["fence_token"], "agentflow")
 

@@ -24,7 +24,7 @@ from agentflow.lab.history.story_reader import story
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
-from agentflow.lab.pictures.timeline_marks import FAULTS as FAULTS_ABOVE
+from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
@@ -195,7 +195,7 @@ def test_a_lost_reply_is_a_gap_although_its_worker_lives(entries: Of) -> None:
     told = story(entries("lost_reply"))
     assert told.gaps == (Span(column(told, "tool"), column(told, "acknowledge"), True, ACTION),)
     assert [mark.reply for mark in marks(told, "tool")] == ["lost", "received"]
-    assert marks(told, "tool")[0].reply_to == column(told, "reply_lost")
+    assert marks(told, "tool")[0].reply_to == column(told, "lose")
 
 
 def test_each_action_has_a_gap_of_its_own(entries: Of) -> None:
