@@ -24,7 +24,7 @@ from ..schedule.presets import PRESETS, as_line
 from ..schedule.stepper import Stepper
 from .messages import trouble_of, without_entry
 from .observed import observe
-from .recording import Frame, Recording
+from .recording import Recording
 from .row_tables import holder
 from .scene import AXES, Axis, Scene, Trouble
 
@@ -137,7 +137,7 @@ class Controller:
     def race(self, *lanes: str) -> Moves:
         """Lets these workers (all that can move, if none is named) go at the same moment."""
         with self._acting():
-            chosen = lanes or [lane.name for lane in self.frame.lanes if lane.alive and not lane.paused]
+            chosen = lanes or [lane.name for lane in self.recording.frames[-1].lanes if lane.alive and not lane.paused]
             if len(chosen) < 2:
                 raise LaneError("A race needs two workers that are alive and not paused. Nothing was moved.")
             moves: list[Moved] = []
@@ -275,19 +275,11 @@ class Controller:
         chosen = self.stepper.workflows[number - 1 : number] if number else list(rows)
         return next((str(rows[one]["waiting_for"]) for one in chosen if one in rows and rows[one]["waiting_for"]), "")
 
-    @property
-    def frame(self) -> Frame:
-        """The frame that is looked at."""
-        return self.recording.frames[self._position]
-
-    @property
-    def _position(self) -> int:
-        return len(self.recording.frames) - 1 if self.entry is None else self.recording.at(self.workflow, self.entry)
-
     def scene(self) -> Scene:
         """Everything that there is to show, as data."""
-        frame, setting, now = self.frame, self.stepper.setting, self.recording.frames[-1]
-        before = self.recording.frames[max(0, self._position - 1)]
+        frames, setting = self.recording.frames, self.stepper.setting
+        at = self.recording.at(self.workflow, self.entry) if self.entry else len(frames) - 1
+        frame, before, now = frames[at], frames[max(0, at - 1)], frames[-1]
         looking = f"looking back: {self.entry}. {self.sentences[self.entry - 1]}" if self.entry else ""
         shared = setting.names == "shared"  # the history cannot tell its workers apart
         return Scene(

@@ -10,29 +10,24 @@ from ...statements import WORLD_SUFFIX, quoted
 from ..history.entries import Row
 from ..schedule.lane_worker import Asked
 from ..schedule.stepper import Stepper
+from .scene import LaneView
 from .statement_text import filled
 
-
-@dataclass(frozen=True)
-class LaneState:
-    """What the stepper knows of one lane; `left_something` says whether another worker could finish work of it."""
-
-    name: str
-    alive: bool
-    paused: bool
-    standing: Boundary | None
-    next: str
-    left_something: bool
+FINISHED = ("completed", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The schedule so far, the workflows' rows and histories by id, the lanes, and the SQL that was asked for (or none)."""
+    """The schedule so far, rows and histories by workflow, lanes (without their words) and where their workers stand.
+
+    `sql` is the statement that was asked for, with its values, or empty.
+    """
 
     line: str
     rows: Mapping[str, Row]
     histories: Mapping[str, Sequence[Row]]
-    lanes: tuple[LaneState, ...]
+    lanes: tuple[LaneView, ...]
+    standing: Mapping[str, Boundary | None]
     sql: str = ""
 
 
@@ -43,15 +38,21 @@ def observe(stepper: Stepper, asked: Asked | None = None) -> Observed:
     histories = {
         name: [{**entry, "n": n} for n, entry in enumerate(row.pop("history"), 1)] for name, row in rows.items()
     }
-    postponed = any(row["postponed"] for row in rows.values())
-    lanes = tuple(_lane(stepper, name, postponed) for name in stepper.lanes)
-    return Observed(stepper.line, rows, histories, lanes, _sql(stepper, asked) if asked else "")
+    standing = {name: stepper.standing(name) for name in stepper.lanes}
+    lanes = tuple(_lane(stepper, name, at, list(rows.values())) for name, at in standing.items())
+    return Observed(stepper.line, rows, histories, lanes, standing, _sql(stepper, asked) if asked else "")
 
 
-def _lane(stepper: Stepper, name: str, postponed: bool) -> LaneState:
+def _lane(stepper: Stepper, name: str, at: Boundary | None, rows: Sequence[Row]) -> LaneView:
     alive, paused = stepper.is_alive(name), stepper.is_paused(name)
-    left = (not alive or paused or postponed) and bool(stepper.left_by(name))
-    return LaneState(name, alive, paused, stepper.standing(name), stepper.next_transaction(name), left)
+    moves = alive and not paused
+    before = at.transaction if at and at.edge == "before" else "" if at else "claim"
+    over = bool(rows) and all(row["status"] in FINISHED for row in rows)
+    left = (not moves or any(row["postponed"] for row in rows)) and bool(stepper.left_by(name))
+    return LaneView(
+        name, next=stepper.next_transaction(name), alive=alive, paused=paused, left_something=left,
+        nothing_to_claim=moves and before == "claim" and over, before_tool=moves and before == "tool",
+    )  # fmt: skip
 
 
 def _sql(stepper: Stepper, asked: Asked) -> str:

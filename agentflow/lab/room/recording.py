@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...model import Boundary
 from ..history.entries import Row
 from ..history.story import Story
 from ..history.story_reader import story
 from ..schedule.moves import Moved, named
-from .observed import LaneState, Observed
+from .observed import Observed
 from .scene import LaneView, LastTransaction
-
-FINISHED = ("completed", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,12 @@ class Recording:
         """The frame with the rows and lanes that were observed."""
         self._histories, self._stories = {**self._histories, **observed.histories}, {}
         lengths = {name: len(entries) for name, entries in self._histories.items()}
-        lanes = tuple(self._lane(lane, observed.rows) for lane in observed.lanes)
-        return replace(frame, rows=observed.rows, lengths=lengths, lanes=lanes)
+        rows = observed.rows
+        lanes = tuple(
+            replace(lane, line=self._line(lane, observed.standing[lane.name], rows), held=self._token(lane, rows))
+            for lane in observed.lanes
+        )
+        return replace(frame, rows=rows, lengths=lengths, lanes=lanes)
 
     def _remember(self, moved: Moved) -> None:
         lane = moved.move.lane
@@ -109,19 +112,9 @@ class Recording:
                 self._held[lane] = moved.standing.token
         self._last[lane] = moved
 
-    def _lane(self, lane: LaneState, rows: Mapping[str, Row]) -> LaneView:
-        at, moves = lane.standing, lane.alive and not lane.paused
-        before_claim = at is None or (at.transaction == "claim" and at.edge == "before")
-        over = bool(rows) and all(row["status"] in FINISHED for row in rows.values())
-        return LaneView(
-            lane.name, self._line(lane, rows), self._token(lane, rows), lane.next, lane.alive, lane.paused,
-            lane.left_something, nothing_to_claim=moves and before_claim and over,
-            before_tool=moves and at is not None and (at.transaction, at.edge) == ("tool", "before"),
-        )  # fmt: skip
-
-    def _line(self, lane: LaneState, rows: Mapping[str, Row]) -> str:
+    def _line(self, lane: LaneView, at: Boundary | None, rows: Mapping[str, Row]) -> str:
         """Where the worker is, in words."""
-        last, at = self._last.get(lane.name), lane.standing
+        last = self._last.get(lane.name)
         if not lane.alive:
             return last.said.removeprefix(f"{lane.name} is ") if last else "gone"
         if last is None or at is None:
@@ -136,7 +129,8 @@ class Recording:
             return f"replays {', '.join(step['step_id'] for step in row['steps'])}; {place}"
         return place
 
-    def _token(self, lane: LaneState, rows: Mapping[str, Row]) -> str:
+    def _token(self, lane: LaneView, rows: Mapping[str, Row]) -> str:
+        """The fencing token that the lane's worker holds or held, in words."""
         token, last = self._held.get(lane.name), self._last.get(lane.name)
         if token is None or last is None:
             return ""

@@ -35,7 +35,7 @@ BUTTONS: Mapping[str, tuple[str, int]] = {
     "Step": ("_go", 190), "Crash": ("crash", 64), "Pause": ("_sleep", 70), "Recover": ("recover", 80),
     "Reset": ("reset", 72), "Expire lease": ("expire", 100), "End back-off": ("due", 100),
     "Deliver event": ("deliver", 150), "Lose reply": ("_lose", 124), "Race": ("race", 60), "Back": ("back", 58),
-    "Forward": ("forward", 74), "Fork here": ("fork", 82), "Copy": ("copy", 56), "Run": ("_run_field", 48),
+    "Forward": ("forward", 74), "Fork here": ("fork", 82), "Copy": ("copy", 56), "Run": ("run", 48),
 }  # fmt: skip
 """Each button's method and its width in pixels; the buttons of a lane call theirs with the lane's name."""
 LANE_BUTTONS = ("Step", "Crash", "Pause", "Recover")
@@ -214,13 +214,13 @@ class ControlRoom:
         line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
         line.add_class("af-schedule")
         self.panel["schedule"] = line
-        preset = self._dropdown("preset", (CHOOSE, *PRESETS), self._chosen, 230)
+        preset = self._dropdown("preset", (CHOOSE, *PRESETS), lambda name: name in PRESETS and self.preset(name), 230)
         kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
-        which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
-        # not seen: the page writes the line here when Run is pressed
+        which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
+        # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
         wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
         wire.add_class("af-wire")
-        wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
+        wire.observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
         return _row([line, self._button("Copy"), self._button("Run"), preset, which, kind, wire], "af-plan")
 
     def _html(self, name: str, css: str = "") -> widgets.HTML:
@@ -234,9 +234,10 @@ class ControlRoom:
         button.add_class(f"af-{verb.lower().replace(' ', '-')}")
 
         def clicked(_: Any) -> None:
-            # running another line is no double click
-            key = f"Run {self.panel['schedule'].value}" if verb == "Run" else name
-            self._click(key, partial(getattr(self, method), *[lane] * bool(lane)), lane)
+            if verb == "Run":
+                self._run(self.panel["schedule"].value)
+            else:
+                self._click(name, partial(getattr(self, method), *[lane] * bool(lane)), lane)
 
         button.on_click(clicked)
         self.panel[name] = button
@@ -262,9 +263,6 @@ class ControlRoom:
     def _sleep(self, lane: str) -> Any:
         return self.resume(lane) if self.controller.stepper.is_paused(lane) else self.pause(lane)
 
-    def _run_field(self) -> Any:
-        return self.run(self.panel["schedule"].value)
-
     def _lose(self) -> Any:
         return self.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
 
@@ -272,16 +270,8 @@ class ControlRoom:
         if not getattr(self._own, "drawing", False) and entry != self._scene.at:
             self._click("Forward to", lambda: self.show(entry))
 
-    def _wired(self, line: str) -> None:
-        """Run, with the line that was in the field: a button's message may overtake that of the field beside it."""
-        self._click(f"Run {line}", lambda: self.run(line))
-
-    def _chosen(self, name: str) -> None:
-        if name in PRESETS:
-            self.preset(name)
-
-    def _looked_at(self, name: str) -> None:
-        self.look_at(None if name == FOLLOW else name)
+    def _run(self, line: str) -> None:
+        self._click(f"Run {line}", lambda: self.run(line))  # running another line is no double click
 
     # -- drawing -----------------------------------------------------------------------------------------------------
 
