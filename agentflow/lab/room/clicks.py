@@ -83,4 +83,5 @@ class Clicks:
         except Exception as raised:
             error = raised
         slow.cancel()
+        slow.join()  # no lane is shown as busy after its move has ended
         self._done(error)

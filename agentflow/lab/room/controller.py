@@ -57,7 +57,7 @@ class Controller:
         self.entry: int | None = None  # the entry that is looked at; None: now
         self.chosen: str | None = None  # the workflow that is shown; None: the one that was last worked on
         self.axis: Axis = "entry"
-        self.said, self.remark = NOTHING, ""
+        self.sentence, self.remark = NOTHING, ""
         self.trouble: Trouble | None = None
         self.away = self.closed = False
 
@@ -220,7 +220,7 @@ class Controller:
             at = entry or self.entry or self.length
             line = self.recording.frames[self.recording.at(self.workflow, at)].line if at else self.stepper.line
             done = self._play(line)
-            self.remark = f"Forked at entry {at}: go on differently from here."
+            self.remark = f"Forked at entry {at}. From here you can go on differently."
             return done
 
     def copy(self) -> str:
@@ -234,13 +234,13 @@ class Controller:
         with self._looking():
             self._known(workflow)
             self.chosen, self.entry, self.remark = workflow, None, ""
-            self.said = f"{self.length}. {self.sentences[-1]}" if self.length else NOTHING
+            self.sentence = f"{self.length}. {self.sentences[-1]}" if self.length else NOTHING
 
     def scale(self, axis: Axis) -> None:
         """Lets the timeline's x axis count entries, or show milliseconds."""
         with self._looking():
             if axis not in AXES:
-                raise BadSchedule(f"The x axis is one of {', '.join(AXES)}, not {axis!r}.")
+                raise BadSchedule(f"The x axis can be {' or '.join(AXES)}, not {axis!r}.")
             self.axis = axis
 
     def answers_again(self) -> bool:
@@ -248,7 +248,7 @@ class Controller:
         with suppress(AgentFlowError):
             self.stepper.engine.database.check()
             self.away, self.trouble, self.remark = False, None, ""
-            self.said = "PostgreSQL answers again. The next move goes on from the rows below."
+            self.sentence = "PostgreSQL answers again. The next move continues from the rows below."
         return not self.away
 
     # -- what can be seen ----------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Controller:
             name=setting.workflow, setting=str(Setting(**{**vars(setting), "workflow": Setting.workflow})),
             workflow=self.workflow, row=frame.rows.get(self.workflow), before=before.rows.get(self.workflow),
             who=frame.writer(self.workflow), lanes=frame.lanes, story=self.recording.story(self.workflow),
-            entry=self.entry, transaction=frame.transaction, line=self.stepper.line, said=looking or self.said,
+            entry=self.entry, transaction=frame.transaction, line=self.stepper.line, sentence=looking or self.sentence,
             remark="" if looking else self.remark, trouble=self.trouble, away=self.away, axis=self.axis,
             drawn_lanes=(SHARED_NAME,) if shared else tuple(lane.name for lane in now.lanes),
             kind=self.stepper.kind, workflows=tuple(self.stepper.workflows), chosen=self.chosen,
@@ -320,7 +320,7 @@ class Controller:
                 self.recording = Recording(str(Schedule(parse(was).setting)))
                 self.stepper.play(was)
             raise
-        self.said, self.remark, self.chosen = NOTHING, "", None
+        self.sentence, self.remark, self.chosen = NOTHING, "", None
         return self._say(done)
 
     def _say(self, done: Iterable[Moved]) -> Moves:
@@ -334,11 +334,11 @@ class Controller:
         self.remark = ""
         waited_for = last.passed and newest and newest[0]["transaction"] == last.passed.transaction and not last.said
         if last.workflow == self.workflow and (self.length > before or (waited_for and last.ended != "idle")):
-            self.said = f"{self.length}. {self.sentences[-1]}"
+            self.sentence = f"{self.length}. {self.sentences[-1]}"
         else:
-            self.said = without_entry(last, frames[-1].rows)
+            self.sentence = without_entry(last, frames[-1].rows)
         if last.trouble:
-            mend = "Its lease stays until it ends. Look at the rows, or reset."
+            mend = "Its lease stays until it expires. Look at the rows, or press Reset."
             self.trouble = Trouble(last.move.lane, last.trouble, mend)
         return moves
 
@@ -351,7 +351,7 @@ class Controller:
     def _known(self, workflow: str | None) -> None:
         """Raises BadSchedule if the laboratory has no such workflow."""
         if workflow is not None and workflow not in (there := self.stepper.workflows):
-            raise BadSchedule(f"There is no workflow {workflow!r}; there is {', '.join(there)}.")
+            raise BadSchedule(f"There is no workflow {workflow!r} here, only {', '.join(there)}.")
 
     def _number(self, workflow: str | None, wanted: Callable[[Row], bool]) -> int | None:
         """The number of the workflow that a move is about, where it has to be given. Raises BadSchedule if it is unknown."""
@@ -369,7 +369,7 @@ class Controller:
         self.trouble = None
         try:
             if self.closed:
-                raise LaneError("This control room is closed. Run the cell that made it again.")
+                raise LaneError("This control room is closed. Run its cell again to open a new one.")
             yield
             self.entry, self.away = None, False
         except Exception as error:

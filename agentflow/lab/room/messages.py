@@ -45,4 +45,4 @@ def _why_idle(rows: Mapping[str, Row]) -> str:
             reasons.append(f"{name} is leased to {holder(row)}")
         elif row["postponed"]:
             reasons.append(f"{name} waits out a back-off")
-    return ", ".join(reasons) or "there is nothing"
+    return ", ".join(reasons) or "no workflow is ready"

@@ -163,7 +163,7 @@ def _idle(last: Moved, rows: Mapping[str, Row]) -> str:
     lines = {
         "completed": f"idle; {about} is completed",
         "failed": f"idle; {about} is failed",
-        "postponed": f"idle; {about} is put off",
+        "postponed": f"idle; {about} is postponed",
         "lost": f"idle; gave {about} up, {'another has it' if taken else 'its lease has ended'}",
         "idle": "idle; found nothing to claim",
         "released": f"idle; {about} is released",

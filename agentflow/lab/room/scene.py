@@ -110,7 +110,7 @@ class Scene:
     entry: int | None = None
     transaction: LastTransaction | None = None
     line: str = ""
-    said: str = NOTHING
+    sentence: str = NOTHING
     remark: str = ""
     trouble: Trouble | None = None
     away: bool = False

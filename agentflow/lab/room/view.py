@@ -107,7 +107,7 @@ def say(scene: Scene) -> str:
             f"{details if wrong.traceback else ''}</div>{fast}"
         )
     remark = f' <span class="m">{escaped(scene.remark)}</span>' if scene.remark else ""
-    return f'<div class="say"><b>{escaped(scene.said)}</b>{remark}{fast}</div>'
+    return f'<div class="say"><b>{escaped(scene.sentence)}</b>{remark}{fast}</div>'
 
 
 def panes(scene: Scene) -> str:
@@ -206,7 +206,7 @@ def as_text(scene: Scene) -> str:
     lease = f"{holder(row)}{', expired' if row['expired'] else ''}" if row and holder(row) else "none"
     facts = f"{scene.name} {scene.workflow}: state {row['state'] if row else 'none'}, token {row['fence_token'] if row else 0}"
     lanes = [f"worker {lane.name}: {lane.line}{f' ({lane.held})' if lane.held else ''}" for lane in scene.lanes]
-    first = str(scene.trouble) if scene.trouble else " ".join(filter(None, (scene.said, scene.remark)))
+    first = str(scene.trouble) if scene.trouble else " ".join(filter(None, (scene.sentence, scene.remark)))
     numbered = [f"{n}. {line}" for n, line in enumerate(scene.history, 1)]
     return "\n".join(
         [first, f"{facts}, lease {lease}", *lanes, f"schedule: {scene.line or '(empty)'}",

@@ -61,7 +61,8 @@ class ControlRoom:
     """A controller's scenes on screen, with buttons; made by control_room(). Options as for Controller.
 
     `panel` holds the parts by name: each button under its own name (`Step A`, `Reset`), HTML under `head`, `lane A`, `say`,
-    `picture`, `panes`, `of` and `history`, and the fields `entry`, `schedule`, `preset`, `workflow`, `lanes` and `x axis`.
+    `picture`, `panes`, `of` and `history`, the fields `entry`, `schedule`, `preset`, `workflow`, `lanes` and `x axis`, and
+    each lane's `box A`. `view` is the widget with all of them.
     """
 
     def __init__(
@@ -132,7 +133,8 @@ class ControlRoom:
     def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
         """Makes the move as soon as those before it have ended; counts a click that comes too fast."""
         if not self.controller.closed and not self._clicks.click(key, move, lane):
-            self._draw(replace(self._scene, ignored=self._clicks.ignored))
+            with self._drawn():
+                self._draw(replace(self._scene, ignored=self._clicks.ignored))
 
     @property
     def busy(self) -> bool:
@@ -277,7 +279,7 @@ class ControlRoom:
 
     @contextmanager
     def _drawn(self) -> Iterator[None]:
-        """One thread draws at a time, and what it puts into fields does not count as a learner's choice."""
+        """Lets one thread draw at a time; what it puts into fields does not count as a learner's choice."""
         with self._drawing:
             before, self._own.drawing = getattr(self._own, "drawing", False), True
             try:

@@ -229,7 +229,7 @@ def test_a_move_about_an_unknown_workflow_is_refused_in_words_and_touches_no_oth
 ) -> None:
     room.run(f"workflow=approval_agent {requests}A*3")
     before, line = canonical(engine), room.scene().line
-    with pytest.raises(BadSchedule, match="There is no workflow 'request-7'; there is request-1"):
+    with pytest.raises(BadSchedule, match="There is no workflow 'request-7' here, only request-1"):
         act(room)
     assert "There is no workflow 'request-7'" in said(room)
     assert (canonical(engine), room.scene().line) == (before, line)
