@@ -21,8 +21,8 @@ from tests.support.helpers import eventually
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 FIRST = """\
-from agentflow.lab.laboratory import fresh_laboratory
-from agentflow.lab.room import control_room
+from agentflow.lab.laboratory.laboratory import fresh_laboratory
+from agentflow.lab.room.widget import control_room
 engine = fresh_laboratory("{}")"""
 SECOND = """\
 room = control_room(engine)

@@ -142,7 +142,7 @@ def twin(told: Story) -> list[str]:
     return [line(mark) for mark in told.marks]
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[Row] | Story) -> list[str]:
     """One sentence for each entry of a history, without numbers and without the replays that have no entry."""
     return [f"{sentence(mark)}." for mark in story(rows).marks if mark.event]
 

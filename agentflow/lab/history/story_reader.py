@@ -20,8 +20,10 @@ Found = dict[str, Any]
 _RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
-def story(rows: Sequence[Row]) -> Story:
-    """What the entries tell, frozen."""
+def story(rows: Sequence[Row] | Story) -> Story:
+    """What the entries tell, frozen; a story is returned as it is."""
+    if isinstance(rows, Story):
+        return rows
     reader = _Reader(read_entries(rows))
     reader.read()
     return reader.finished()

@@ -95,11 +95,11 @@ def clean_lines(said: str) -> str:
 
 
 def timeline(
-    entries: Sequence[Row], *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
+    entries: Sequence[Row] | Story, *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
     seconds: bool = False, cursor: int | None = None, fold: bool = False, live: bool = False, schedule: str = "",
     workers: Sequence[str] | None = None,
 ) -> Timeline:  # fmt: skip
-    """The picture of one history, drawn from what `engine.history()` returned and from nothing else.
+    """The picture of one history, drawn from what `engine.history()` returned, or from the story of it.
 
     `compact` is the control room's size, `cursor` the number of an entry to mark (what came later fades), `fold` puts four
     or more like entries into one column, `live` gives one long picture whose marks can be focused, `workers` says which
