@@ -12,13 +12,13 @@ from typing import Any
 
 from .entries import worker_name
 
-Entry = dict[str, Any]
+CanonicalEntry = dict[str, Any]
 MEMBERS = ("workflow_id", "n", "at", "event", "transaction", "subject", "worker", "fence_token", "detail")
 MEASURED = frozenset({"at", "asked_at", "replay_ms"})
 """What a clock measured: kept, and not compared."""
 
 
-def canonical(history: Iterable[Mapping[str, Any]]) -> list[Entry]:
+def canonical(history: Iterable[Mapping[str, Any]]) -> list[CanonicalEntry]:
     """The entries as they are on every machine but for MEASURED, which becomes seconds since the first entry.
 
     Worker identities become the names of their lanes: `A` for the first that is seen in time, `A.2` for the second, so
@@ -56,7 +56,7 @@ def _effect_numbers(in_time: list[Mapping[str, Any]]) -> dict[Any, int]:
 
 def _canonical_entry(
     entry: Mapping[str, Any], first: Any, workers: Mapping[str, str], effects: Mapping[Any, int]
-) -> Entry:
+) -> CanonicalEntry:
     detail = dict(entry["detail"]) if entry["detail"] is not None else None
     if detail and detail.get("held_by"):
         detail["held_by"] = workers.get(detail["held_by"], worker_name(detail["held_by"]))
@@ -74,7 +74,7 @@ def _since(first: Any, at: Any) -> float:
     return round((at - first).total_seconds(), 6) if isinstance(at, datetime) else float(at)
 
 
-def agreed(entry: Entry | None) -> Entry | None:
+def agreed(entry: CanonicalEntry | None) -> CanonicalEntry | None:
     """The entry without what a clock measured: what must be the same."""
     if entry is None:
         return None

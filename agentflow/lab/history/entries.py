@@ -16,14 +16,14 @@ from .faults import FAULTS, fault_of
 
 Row = Mapping[str, Any]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # a line of the text twin stays one line
-KINDS = {
+ENTRY_KINDS = {
     **{event: name for name, one in TRANSACTIONS.items() for event in (*one.entries, *one.refusals)},
     "write_refused": "refused", "event_received": "receive", "tool_attempt_committed": "tool", "tool_refused": "tool",
     **{kind.event: kind.name for kind in FAULTS.values()},
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""
 
-TOOL = {"tool_attempt_committed", "tool_refused"}
+TOOL_EVENTS = {"tool_attempt_committed", "tool_refused"}
 LOSSES = {kind.event for kind in FAULTS.values() if kind.worker == "lost"}
 
 
@@ -87,7 +87,7 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
     """For the position of each call of the tool: who called, and the key of the action that it meant."""
     watch, found = _Watch(entries), {}
     for index, entry in enumerate(entries):
-        if entry.event in TOOL:
+        if entry.event in TOOL_EVENTS:
             found[index] = watch.called(index, entry)
         elif entry.who:
             watch.saw(entry, entry.who)

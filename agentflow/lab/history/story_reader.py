@@ -1,6 +1,6 @@
 """How a history is read: each entry once, in order, keeping who holds the lease, who lives, and what is not yet answered.
 
-What lives here: `story(entries)`. It follows lanes and fencing tokens, never identities or clocks, so the picture of a
+What lives here: `read_story(entries)`. It follows lanes and fencing tokens, never identities or clocks, so the picture of a
 capsule is that of the run. What does not: the model (`story`, to be read first), who called the tool (`entries`).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ...statements import TRANSACTIONS
 from .belief import Judged
-from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .entries import ENTRY_KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
 from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
@@ -20,7 +20,7 @@ Found = dict[str, Any]
 _RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
-def story(rows: Sequence[Row] | Story) -> Story:
+def read_story(rows: Sequence[Row] | Story) -> Story:
     """What the entries tell, frozen; a story is returned as it is."""
     if isinstance(rows, Story):
         return rows
@@ -82,7 +82,7 @@ class _Reader:
 
     def read(self) -> None:
         for index, entry in enumerate(self.entries):
-            kind = KINDS.get(entry.event, "other")
+            kind = ENTRY_KINDS.get(entry.event, "other")
             handler = self.handlers.get(kind)
             found = (handler(index, entry) if handler else None) or {}
             if (entry.transaction, entry.event) in _RELEASES:

@@ -18,7 +18,7 @@ from ..history.sentences import sentences
 from ..history.words import counted
 from ..pictures.timeline import NOTHING
 from ..schedule.grammar import Move, Schedule, Setting, deliver, parse
-from ..schedule.lane_set import SHARED_NAME, Kind, known_kind
+from ..schedule.lane_set import SHARED_NAME, LaneKind, known_kind
 from ..schedule.moves import Moved
 from ..schedule.presets import PRESETS, as_line
 from ..schedule.stepper import Stepper
@@ -45,7 +45,7 @@ class Controller:
     """
 
     def __init__(
-        self, engine: Engine, setting: Setting | Schedule | str | None = None, *, lanes: Kind = "thread",
+        self, engine: Engine, setting: Setting | Schedule | str | None = None, *, lanes: LaneKind = "thread",
         patience: float = 10.0, server: Server | None = None,
     ) -> None:  # fmt: skip
         self._first = parse(as_line(setting, engine.workflows))
@@ -174,7 +174,7 @@ class Controller:
         with self._acting():
             self._play(Schedule(self._first.setting))
 
-    def on(self, lanes: Kind) -> Moves:
+    def on(self, lanes: LaneKind) -> Moves:
         """Plays the same schedule on lanes of this kind, and makes the moves to come there too."""
         with self._acting():
             known_kind(lanes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...model import Boundary
 from ...statements import WORLD_SUFFIX, quoted
 from ..history.entries import Row
-from ..schedule.lane_worker import Asked
+from ..schedule.lane_worker import AskedStatement
 from ..schedule.stepper import Stepper
 from .scene import LaneView
 from .statement_text import filled
@@ -31,7 +31,7 @@ class Observed:
     sql: str = ""
 
 
-def observe(stepper: Stepper, asked: Asked | None = None) -> Observed:
+def observe(stepper: Stepper, asked: AskedStatement | None = None) -> Observed:
     """Reads the rows once and looks at each lane; `asked` is the statement whose SQL is wanted. Raises DatabaseAway."""
     found = stepper.engine.database.read("frame", {"p_workflows": stepper.workflows})
     rows = {row["id"]: row for row in sorted(found, key=lambda row: stepper.workflows.index(row["id"]))}
@@ -55,7 +55,7 @@ def _lane(stepper: Stepper, name: str, at: Boundary | None, rows: Sequence[Row])
     )  # fmt: skip
 
 
-def _sql(stepper: Stepper, asked: Asked) -> str:
+def _sql(stepper: Stepper, asked: AskedStatement) -> str:
     """The statement with its values, tables without their schema."""
     text, schema = stepper.sql(asked.name), stepper.engine.database.schema
     for name in (schema, schema + WORLD_SUFFIX):

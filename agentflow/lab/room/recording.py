@@ -9,7 +9,7 @@ from ...model import Boundary
 from ..history.entries import Row
 from ..history.faults import fault
 from ..history.story import Story
-from ..history.story_reader import story
+from ..history.story_reader import read_story
 from ..schedule.moves import Moved
 from .observed import Observed
 from .scene import LaneView, LastTransaction
@@ -71,7 +71,7 @@ class Recording:
     def story(self, workflow: str) -> Story:
         """The history of a workflow as far as it was recorded, read once."""
         if workflow not in self._stories:
-            self._stories[workflow] = story(self.entries(workflow))
+            self._stories[workflow] = read_story(self.entries(workflow))
         return self._stories[workflow]
 
     def entries(self, workflow: str) -> Sequence[Row]:

@@ -13,13 +13,12 @@ from typing import Literal
 from ..history.entries import Row
 from ..history.sentences import sentences
 from ..history.story import Story
-from ..history.story_reader import story
 from ..pictures.timeline import NOTHING
 from .row_tables import Grid, grids
 
 Axis = Literal["entry", "milliseconds"]
 AXES: tuple[Axis, ...] = ("entry", "milliseconds")
-NO_STORY = story(())
+NO_STORY = read_story(())
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from typing import Any
 from ...engine import Engine
 from ...errors import BadCapsule, BadSchedule
 from ..history.belief import lost
-from ..history.canonical import Entry, agreed, canonical
+from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
 from ..history.words import counted
 from ..notebook.tables import STYLE, effects_of
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
-from .lane_set import Kind
+from .lane_set import LaneKind
 from .stepper import Stepper
 
 VERSION = 1
@@ -55,7 +55,7 @@ class Capsule:
     schedule: str
     engine: str
     requests: list[dict[str, Any]]
-    history: list[Entry]
+    history: list[CanonicalEntry]
     outcome: dict[str, Any]
 
     @property
@@ -75,7 +75,7 @@ class Capsule:
         """The ids of the workflows that were played."""
         return [request["workflow_id"] for request in self.requests]
 
-    def entries(self, workflow_id: str = "request-1") -> list[Entry]:
+    def entries(self, workflow_id: str = "request-1") -> list[CanonicalEntry]:
         """The history of one workflow."""
         return [entry for entry in self.history if entry["workflow_id"] == workflow_id]
 
@@ -96,7 +96,7 @@ class Capsule:
         """The capsule in the file. Raises BadCapsule, which says what to do, if it is none or was changed."""
         return _read(str(path), _json_of(Path(path)))
 
-    def play_again(self, engine: Engine, lanes: Kind = "thread") -> Capsule:
+    def play_again(self, engine: Engine, lanes: LaneKind = "thread") -> Capsule:
         """What the same line came to on this engine's laboratory, which was emptied first.
 
         Raises BadSchedule, LaneError, DatabaseAway, NotALaboratory.
@@ -272,7 +272,7 @@ def first_divergence(one: Capsule, other: Capsule) -> str | None:
     return None
 
 
-def _apart(here: Entry | None, there: Entry | None, said: str | None, other: str | None) -> str:
+def _apart(here: CanonicalEntry | None, there: CanonicalEntry | None, said: str | None, other: str | None) -> str:
     """What stands in each, in words; where the words are the same, the members that differ."""
     if said != other:
         return " against ".join(f'"{one}"' if one else "nothing, the history has ended" for one in (said, other))

@@ -22,7 +22,7 @@ from .lane_worker import engine_of_a_lane
 from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
 from .presets import workflows_for
 
-Kind = Literal["thread", "process"]
+LaneKind = Literal["thread", "process"]
 SHARED_NAME = "W"
 _WAITING = """\
 SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
@@ -31,7 +31,7 @@ SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_nam
 class Crew:
     """Lanes by name, each with a worker of the setting's engine; a lane's first worker starts when it is asked for."""
 
-    def __init__(self, engine: Engine, setting: Setting, kind: Kind, patience: float) -> None:
+    def __init__(self, engine: Engine, setting: Setting, kind: LaneKind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
         self.database_patience = min(
             3.0, patience / 2
@@ -140,8 +140,8 @@ def known_lane(name: str) -> None:
 
 def known_kind(kind: str) -> None:
     """Raises LaneError if lanes cannot be of this kind."""
-    if kind not in get_args(Kind):
-        raise LaneError(f"Lanes are of kind {' or '.join(get_args(Kind))}, not {kind!r}. Nothing was started.")
+    if kind not in get_args(LaneKind):
+        raise LaneError(f"Lanes are of kind {' or '.join(get_args(LaneKind))}, not {kind!r}. Nothing was started.")
 
 
 def weakened(engine: Engine, setting: Setting) -> Engine:

@@ -27,7 +27,7 @@ Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedStatement:
     """One named statement and what it was told."""
 
     name: str
@@ -44,7 +44,7 @@ class Report:
 
     standing: Boundary
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     ended: Ended | None = None
     trouble: str = ""
 
@@ -156,7 +156,7 @@ class Body:
         return Report(boundary, passed, asked_last(self.engine, passed))
 
 
-def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
+def asked_last(engine: Engine, boundary: Boundary) -> AskedStatement | None:
     """The statement behind this boundary, if the engine's database watches them."""
     database = engine.world.database if boundary.transaction == "tool" else engine.database
     asked = getattr(database, "asked", None)
@@ -166,12 +166,12 @@ def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
 class Watching:
     """A Database that remembers the last transaction it was asked for; see watched()."""
 
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
 
     def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         """Like Database.execute()."""
         if name in TRANSACTIONS and name != "load":
-            self.asked = Asked(name, dict(params))
+            self.asked = AskedStatement(name, dict(params))
         rows: list[Row] = super().execute(name, params)  # type: ignore[misc]
         return rows
 

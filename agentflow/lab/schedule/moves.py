@@ -19,7 +19,7 @@ from ..verify.snapshot import read_rows
 from . import aim
 from .grammar import Move, Setting
 from .lane_set import Crew
-from .lane_worker import Asked, Ended, Report, asked_last
+from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
 
 
@@ -34,7 +34,7 @@ class Moved:
 
     move: Move
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     standing: Boundary | None = None
     ended: Ended | None = None
     workflow: str | None = None

@@ -18,7 +18,7 @@ from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from .capsule import Capsule, capture
 from .grammar import Schedule, Setting, parse
-from .lane_set import Kind
+from .lane_set import LaneKind
 from .presets import inputs_for
 from .stepper import Stepper
 
@@ -54,7 +54,7 @@ def read_line(line: str, workflow: str | None = None, without: Iterable[str] = (
     return replace(schedule, setting=setting)
 
 
-def play(url: str, schedule: Schedule, *, lanes: Kind = "thread", schema: str | None = None) -> Played:
+def play(url: str, schedule: Schedule, *, lanes: LaneKind = "thread", schema: str | None = None) -> Played:
     """The schedule was played on an empty laboratory of its own, which is gone; what it came to.
 
     Raises BadSchedule, LaneError or DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.

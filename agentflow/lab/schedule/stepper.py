@@ -20,7 +20,7 @@ from ...model import Boundary
 from ...server import Server
 from . import aim
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
-from .lane_set import Crew, Kind, known_kind, known_lane, weakened
+from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
 from .moves import Maker, Moved
@@ -39,7 +39,7 @@ class Stepper:
     """
 
     def __init__(
-        self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
+        self, engine: Engine, setting: Setting | None = None, *, lanes: LaneKind = "thread", patience: float = 10.0,
         server: Server | None = None, watch: Callable[[Moved], None] | None = None,
     ) -> None:  # fmt: skip
         known_kind(lanes)

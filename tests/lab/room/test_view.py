@@ -140,7 +140,7 @@ class Forbidden:
             raise ImportError(f"{name} is not of the standard library")
 
 sys.meta_path.insert(0, Forbidden())
-from agentflow.lab.history.story_reader import story
+from agentflow.lab.history.story_reader import read_story
 from agentflow.lab.room import view
 from agentflow.lab.room.scene import LastTransaction, LaneView, Scene, Trouble
 
@@ -155,7 +155,7 @@ row = {
 }
 scene = Scene(
     "support_agent", "", "request-1", row, None, "A", (LaneView("A", "stands before checkpoint classify"),),
-    story(entries), transaction=LastTransaction("claim", "SELECT 'a' FOR NO KEY UPDATE SKIP LOCKED", "A"), line="A",
+    read_story(entries), transaction=LastTransaction("claim", "SELECT 'a' FOR NO KEY UPDATE SKIP LOCKED", "A"), line="A",
     drawn_lanes=("A", "B"),
 )
 print(view.static(scene), *view.parts(scene).values(), view.as_text(scene), scene.buttons["Step A"].label, sep="\\n")
