@@ -13,6 +13,7 @@ from typing import Literal
 from ..history.entries import Row
 from ..history.sentences import sentences
 from ..history.story import Story
+from ..history.story_reader import read_story
 from ..pictures.timeline import NOTHING
 from .row_tables import Grid, grids
 

@@ -792,7 +792,7 @@ def test_an_entry_of_an_unknown_kind_is_drawn_and_told(entries: Of) -> None:
 
 
 def test_lanes_are_those_that_take_part_and_four_at_most(entries: Of) -> None:
-    assert lanes_of(story([])) == (["A", "B"], [])
+    assert lanes_of(read_story([])) == (["A", "B"], [])
     assert lanes_of(read_story(entries("three_workers"))) == (["A", "B", "C"], [])
     rows = [{**row, "worker": row["worker"] and f"worker-{n}"} for n, row in enumerate(entries("renewals"))]
     lanes, left_out = lanes_of(read_story(rows))
