@@ -73,7 +73,7 @@ def _seconds(at: Any) -> float | None:
 
 
 def own_after(entries: Sequence[Entry], index: int, who: str | None) -> Iterator[Entry]:
-    """The entries of one worker after a position, until it claims anew or a new process takes its lane."""
+    """The entries of one worker after a position, until it claims again or a new process takes its lane."""
     for entry in entries[index + 1 :]:
         if entry.who == who:
             if entry.transaction == "claim":
@@ -95,9 +95,10 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
 
 
 class _Watch:
-    """Which workers stand before a call of the tool: those that planned the action, or found it planned when they claimed.
+    """Keeps track of which workers stand before a call of the tool.
 
-    Among them, the one whose own next entry shows that it called; else the holder of the lease.
+    These are the workers that planned an action, or found one planned when they claimed. The caller is the one whose own
+    next entry shows that it called; if no entry shows it, the holder of the lease.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -152,7 +153,7 @@ class _Watch:
         return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 
     def _key(self, entry: Entry, caller: str) -> str:
-        """Told by the idempotency key, else by what the caller was about to do, or did last."""
+        """The action whose idempotency key the call had; without one, what the caller was about to do, or did last."""
         told = str(entry.detail.get("idempotency_key") or "").rpartition(":")[2].replace("%3A", ":").replace("%25", "%")
         if told in self.planned:
             return told

@@ -1,9 +1,7 @@
-"""A lane: one worker at a time, in a thread (fast) or in a real process, that moves only when told.
+"""A lane: one worker at a time, in a thread (fast) or in a real process, that moves only when it gets an order.
 
-What lives here: starting, telling, killing, pausing and ending a worker, one interface for both kinds. What does not:
-what the worker does (`body`), what a move means and what the history says of it (`stepper`). A process is killed with
-SIGKILL and paused with SIGSTOP. A thread cannot be: there a kill is an exception at the boundary where it stands (kinder:
-`finally` blocks run), and a pause is a refusal to move. Read `stepper` next.
+A process is killed with SIGKILL and paused with SIGSTOP. A thread cannot be: there a kill is an exception at the boundary
+where it stands (which is kinder: `finally` blocks run), and a pause is a refusal to move.
 """
 
 from __future__ import annotations

@@ -329,10 +329,10 @@ def test_only_plots_imports_matplotlib() -> None:
 
 def test_a_plot_needs_no_display_no_pyplot_and_importing_agentflow_no_matplotlib() -> None:
     program = """
-import sys, agentflow, agentflow.lab.race, agentflow.lab.frames
+import sys, agentflow, agentflow.lab.race.race, agentflow.lab.plots.frames
 assert not [name for name in ("matplotlib", "pandas") if name in sys.modules]
 import pandas
-from agentflow.lab.plots import work_per_worker
+from agentflow.lab.plots.plots import work_per_worker
 svg = work_per_worker(pandas.DataFrame({"worker": ["A"], "claimed": [1], "completed": [1]})).svg
 assert "matplotlib.pyplot" not in sys.modules
 """
