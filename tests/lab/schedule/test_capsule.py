@@ -208,10 +208,10 @@ def set_in(*path: Any, to: Any) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda text: text[:-20], "is no JSON"),
-        (lambda text: "", "is no JSON"),
-        (lambda text: "[" * 100_000, "is no JSON"),
-        (lambda text: "\ud800", "is no JSON"),
+        (lambda text: text[:-20], "is not JSON"),
+        (lambda text: "", "is not JSON"),
+        (lambda text: "[" * 100_000, "is not JSON"),
+        (lambda text: "\ud800", "is not JSON"),
         (lambda text: "[]", "is not a capsule: it does not have exactly the members"),
         (lambda text: "{}", "is not a capsule: it does not have exactly the members"),
         (set_in("agentflow_capsule", to=2), "of version 2, and this AgentFlow reads version 1"),
