@@ -44,7 +44,10 @@ class Engine(Transactions):
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
         where = database.url.render_as_string(hide_password=False)
-        world = Database(where, database.schema, patience=database.patience, application_name=database.application_name)
+        world = Database(
+            where, database.schema, patience=database.patience, application_name=database.application_name,
+            door=database.door,
+        )  # fmt: skip
         world.give_up = database.give_up  # a worker that is told to stop waits for neither
         self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world

@@ -21,7 +21,7 @@ from ..schedule.grammar import LANES, Move, Schedule, Setting, deliver, parse
 from ..schedule.moves import Moved
 from ..schedule.presets import PLAYABLE
 from ..schedule.stepper import Stepper
-from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
+from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, violations
 from ..verify.snapshot import Rows, read_rows
 from .record import the_record
 
@@ -105,7 +105,7 @@ class _Watch:
 
     def judge(self, transition: Transition) -> None:
         """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
-        for invariant, guilty in broken(transition):
+        for invariant, guilty in violations(transition):
             if invariant.kind == "harm":
                 said, advice, _ = str(guilty).partition(" (put a counter")  # that is for a workflow's own code
                 self.sentence, self.guilty = invariant.sentence, f"{said})" if advice else said

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
-from sqlalchemy import text
 
 from ...database import Database
 from ...doctor import examine
@@ -104,9 +103,9 @@ def _drop(database: Database, missing: SchemaMissing) -> None:
     laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
     if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
-    with database.alchemy.connect() as connection:
+    with database.session() as session:
         both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {both} CASCADE"))
+        session.execute(f"DROP SCHEMA IF EXISTS {both} CASCADE".encode())
 
 
 def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
@@ -114,9 +113,8 @@ def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
     if not isinstance(away.__cause__, psycopg.errors.LockNotAvailable):
         return away
     names = {"lab": database.schema, "world": f"{database.schema}{WORLD_SUFFIX}"}
-    with database.alchemy.connect() as connection:
-        rows = connection.execute(text(_OPEN_TRANSACTIONS), names).all()
-    who = ", ".join(f"{row.application_name or 'a program without a name'} (process {row.pid})" for row in rows)
+    _, rows = database.read_sql(_OPEN_TRANSACTIONS, names)
+    who = ", ".join(f"{row['application_name'] or 'a program without a name'} (process {row['pid']})" for row in rows)
     return DatabaseAway(
         f"schema {database.schema!r} at {database.where} cannot be emptied, as rows of it are locked by a transaction that is "
         f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
@@ -126,7 +124,8 @@ def _told_by_whom(database: Database, away: DatabaseAway) -> DatabaseAway:
 _OPEN_TRANSACTIONS = """
     SELECT DISTINCT a.pid, a.application_name
     FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation
-    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world)) AND a.state LIKE 'idle in transaction%'
+    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world))
+      AND a.state LIKE 'idle in transaction%'
     ORDER BY a.pid"""
 
 

@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-
 from ...engine import Engine
-from ...statements import WORLD_SUFFIX, quoted
 from ..history.belief import Belief, belief_of
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
@@ -79,18 +76,10 @@ def shown(value: Any) -> str:
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
     """The rows of a SELECT, in which tables of the engine and of the world are named without a schema.
 
-    `binds` fill `:name`. The transaction is read only. Raises what SQLAlchemy raises for SQL that PostgreSQL refuses.
+    `binds` fill `:name`. The transaction is read only. Raises QueryRefused if PostgreSQL refuses the query.
     """
-    schema = engine.database.schema
-    readers = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
-    with readers.begin() as connection:
-        connection.execute(text("SET TRANSACTION READ ONLY"))
-        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}, {quoted(schema + WORLD_SUFFIX)}"))
-        # Prepared: PostgreSQL then takes one command only, and a COMMIT in front of another is refused.
-        connection.connection.driver_connection.prepare_threshold = 0  # type: ignore[union-attr]
-        found = connection.execute(text(sql), binds)
-        columns = list(found.keys())
-        return Table([dict(row) for row in found.mappings()], caption, columns)
+    columns, rows = engine.database.read_sql(sql, binds)
+    return Table(rows, caption, columns)
 
 
 @dataclass(frozen=True)

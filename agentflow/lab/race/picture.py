@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
-from .order import Commit
+from ..schedule.commit_order import Commit
 from .result import DIFFERS, SAID, Held, Look, RaceResult
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960

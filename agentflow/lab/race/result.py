@@ -11,8 +11,9 @@ from functools import cached_property
 
 from ..history.words import counted
 from ..notebook.tables import Table
+from ..schedule.commit_order import Commit, in_order
 from ..schedule.grammar import MAX_REQUESTS
-from .order import Commit, in_order, schedule_of
+from .order import schedule_of
 
 DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}

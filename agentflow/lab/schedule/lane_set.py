@@ -9,11 +9,8 @@ import uuid
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
-
 from ...engine import Engine
-from ...errors import DatabaseAway, LaneError
+from ...errors import AgentFlowError, LaneError
 from ...model import Boundary
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -25,7 +22,7 @@ from .presets import workflows_for
 LaneKind = Literal["thread", "process"]
 SHARED_NAME = "W"
 _WAITING = """\
-SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
+SELECT pg_blocking_pids(pid) <> '{}' AS blocked FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
 class Crew:
@@ -104,9 +101,8 @@ class Crew:
         """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
         database = self.engine.database.twin()
         try:
-            with database.alchemy.connect() as connection:
-                found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
-        except (DatabaseAway, SQLAlchemyError):
+            found = [row["blocked"] for row in database.read_sql(_WAITING, {"name": identity})[1]]
+        except AgentFlowError:
             return "PostgreSQL does not answer"
         finally:
             database.close()

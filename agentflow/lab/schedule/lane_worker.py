@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from ...database import Database, Row
+from ...database import Database, Row, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
@@ -157,30 +157,26 @@ class Body:
 
 
 def asked_last(engine: Engine, boundary: Boundary) -> AskedStatement | None:
-    """The statement behind this boundary, if the engine's database watches them."""
-    database = engine.world.database if boundary.transaction == "tool" else engine.database
-    asked = getattr(database, "asked", None)
-    return asked if asked and asked.name == boundary.transaction else None
+    """The statement behind this boundary, if the engine's database has a door that remembers it."""
+    door = (engine.world.database if boundary.transaction == "tool" else engine.database).door
+    last = door.last if isinstance(door, _RemembersLast) else None
+    return last if last and last.name == boundary.transaction else None
 
 
-class Watching:
-    """A Database that remembers the last transaction it was asked for; see watched()."""
+class _RemembersLast:
+    """A database's door that remembers the last transaction that passed it; see watched()."""
 
-    asked: AskedStatement | None = None
+    last: AskedStatement | None = None
 
-    def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """Like Database.execute()."""
+    def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[Row]:
         if name in TRANSACTIONS and name != "load":
-            self.asked = AskedStatement(name, dict(params))
-        rows: list[Row] = super().execute(name, params)  # type: ignore[misc]
-        return rows
+            self.last = AskedStatement(name, dict(params or {}))
+        return run(name, text, params)
 
 
 def watched(database: Database, patience: float, application_name: str) -> Database:
-    """The same database on connections of its own, which remembers what it was asked."""
-    made = database.twin(patience=patience, application_name=application_name)
-    made.__class__ = type("Watched", (Watching, type(made)), {})
-    return made
+    """The same database on connections of its own, with a door that remembers the last transaction."""
+    return database.twin(patience=patience, application_name=application_name).with_door(_RemembersLast())
 
 
 def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:

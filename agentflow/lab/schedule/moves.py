@@ -1,25 +1,44 @@
 """What each move of a schedule does, one method for each verb: a lane gets an order, or the laboratory around it changes.
 
+Which workflow a move applies to, if it does not say so, is decided from the rows; a move that cannot apply is rejected.
 Faults are recorded in the history of the workflow that they strike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...engine import Engine, is_embedded
 from ...errors import AlreadyFinished, BadSchedule, EventRefused
 from ...model import Boundary
 from ...server import Server, default_home
+from ...statements import Statement
 from ..history.faults import fault
 from ..verify.snapshot import read_rows
-from . import aim
 from .grammar import Move, Setting
 from .lane_set import Crew
 from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
+from .presets import events_of
+
+Row = Mapping[str, Any]
+NO_ROW: Row = {
+    "status": "gone", "waiting_for": None, "finished_at": None, "lease_owner": None, "leased": False, "postponed": False,
+}  # fmt: skip
+
+_FACTS = Statement(
+    "facts",
+    "None: it only reads, and whether time is over is decided by the database's clock.",
+    """\
+SELECT id, status, waiting_for, finished_at, lease_owner, next_run_at,
+       coalesce(status = 'ready' AND lease_expires_at > clock_timestamp(), false) AS leased,
+       status = 'ready' AND lease_owner IS NULL AND next_run_at > clock_timestamp() AS postponed
+FROM agentflow.workflows
+WHERE id = ANY(%(p_workflows)s)""",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,6 +78,7 @@ class Maker:
     def __init__(self, engine: Engine, crew: Crew, setting: Setting, server: Server | None) -> None:
         self.engine, self.crew, self.setting, self.server = engine, crew, setting, server
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self._facts = engine.database.with_texts({"facts": _FACTS.render(engine.database.schema)})
 
     def created(self, move: Move) -> Moved:
         """What came before this first move: the workflows were written down."""
@@ -144,20 +164,20 @@ class Maker:
         return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
 
     def _expire(self, move: Move) -> Moved:
-        return self._age(move, aim.is_leased, "lease")
+        return self._age(move, lambda row: row["leased"], "lease")
 
     def _due(self, move: Move) -> Moved:
-        return self._age(move, aim.is_postponed, "back-off")
+        return self._age(move, lambda row: row["postponed"], "back-off")
 
-    def _age(self, move: Move, can_end: Callable[[aim.Row], bool], noun: str) -> Moved:
-        workflow_id = aim.whose(move, self.rows(), can_end, noun)
+    def _age(self, move: Move, can_end: Callable[[Row], bool], noun: str) -> Moved:
+        workflow_id = whose(move, self.rows(), can_end, noun)
         with suppress(AlreadyFinished):  # another worker has ended it meanwhile, so there is nothing left to age
             self.engine.expire_lease(workflow_id)
         asked = asked_last(self.engine, Boundary("expire", "after"))
         return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
 
     def _deliver(self, move: Move) -> Moved:
-        workflow_id = aim.addressee(move, self.setting.workflow, self.rows())
+        workflow_id = addressee(move, self.setting.workflow, self.rows())
         try:
             self.engine.deliver_event(workflow_id, move.event, move.payload)
             said = f"the event {move.event} arrives at {workflow_id}"
@@ -184,13 +204,15 @@ class Maker:
         about = open_ones[0] if open_ones else self.workflows[0]
         return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
 
-    def row(self, workflow_id: str) -> aim.Row:
-        """The workflow's row, or aim.GONE."""
-        return self.engine.get_workflow(workflow_id) or aim.GONE
+    def row(self, workflow_id: str) -> Row:
+        """What is known of the workflow, or NO_ROW."""
+        return self.rows([workflow_id])[workflow_id]
 
-    def rows(self) -> dict[str, aim.Row]:
-        """The workflows' rows in the order of their numbers."""
-        return {name: self.row(name) for name in self.workflows}
+    def rows(self, names: list[str] | None = None) -> dict[str, Row]:
+        """What is known of these workflows (all, in the order of their numbers), or NO_ROW."""
+        wanted = self.workflows if names is None else names
+        found = {row["id"]: row for row in self._facts.read("facts", {"p_workflows": wanted})}
+        return {name: found.get(name, NO_ROW) for name in wanted}
 
     def _record(self, workflow_id: str, verb: str, at: Boundary | None = None, subject: str | None = None) -> None:
         who = {"worker": at.worker, "token": at.token} if at else {}
@@ -205,3 +227,41 @@ class Maker:
 
 def _where(at: Boundary | None) -> str:
     return f" {at.place}" if at else ""
+
+
+def whose(move: Move, rows: Mapping[str, Row], can_end: Callable[[Row], bool], noun: str) -> str:
+    """Returns the id of the workflow whose lease or back-off the move ends. `rows` stand in the order of their numbers.
+
+    Raises BadSchedule if it has none, or if several have one and the move does not name the workflow.
+    """
+    found = [name for name, row in rows.items() if can_end(row)]
+    if move.request:
+        chosen = list(rows)[move.request - 1]
+        if chosen not in found:
+            raise BadSchedule(f'"{move}": {chosen} has no {noun} that could end.')
+        return chosen
+    if not found:
+        raise BadSchedule(f'"{move}": no workflow has a {noun} that could end.')
+    if len(found) > 1:
+        which = " or ".join(f"{move.verb}@{list(rows).index(name) + 1}" for name in found)
+        raise BadSchedule(f'"{move}": several have a {noun}; say {which}.')
+    return found[0]
+
+
+def addressee(move: Move, workflow: str, rows: Mapping[str, Row]) -> str:
+    """Returns the id of the workflow that the event goes to. Raises BadSchedule if nobody awaits it, or several could."""
+    known = events_of(workflow)
+    if known is not None and move.event not in known:
+        waits = f"waits for {' and '.join(known)}" if known else "waits for no event"
+        raise BadSchedule(f'"{move}": nobody awaits it; {workflow} {waits}.')
+    there = list(rows.items()) if move.request is None else [list(rows.items())[move.request - 1]]
+    there = [(name, row) for name, row in there if row["status"] in ("ready", "waiting")]
+    there = [(name, row) for name, row in there if row["waiting_for"] == move.event] or there
+    if not there:
+        raise BadSchedule(f'"{move}": nobody awaits it; no workflow is open.')
+    if len(there) > 1:
+        raise BadSchedule(f'"{move}": several could get it; say which, such as {replace(move, request=1)}.')
+    name, row = there[0]
+    if row["waiting_for"] not in (None, move.event):
+        raise BadSchedule(f'"{move}": nobody awaits it; {name} waits for {row["waiting_for"]}.')
+    return name

@@ -11,19 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cmp_to_key
 
 from ...driver_errors import is_full
 from ...engine import Engine, is_embedded
 from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
-from . import aim
+from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
-from .moves import Maker, Moved
+from .moves import Maker, Moved, Row
 from .presets import inputs_for
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -119,9 +118,9 @@ class Stepper:
         left = self.left_by(lane)
         if not left:
             raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
-        rows = {one: self._maker.row(one) for one in left}
-        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
-        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
+        rows = self._maker.rows(left)
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if row["leased"]]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if row["postponed"]]
         others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
         if not others and not self.is_alive(lane):
             moves, others = [*moves, Move("start", lane)], [lane]
@@ -145,7 +144,7 @@ class Stepper:
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
             done, late = self._settled(moves)
-            noted = [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
+            noted = [self._note(moved) for moved in self._in_order(done)]
             if late:
                 for moved in noted:
                     late[0].add_note(f"The race went on without it: {moved}")
@@ -234,7 +233,7 @@ class Stepper:
         return [
             name
             for name, row in self._maker.rows().items()
-            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
+            if row["status"] == "ready" and (row["lease_owner"] in gone or row["postponed"])
         ]
 
     # -- how a move is made ------------------------------------------------------------------------------------------
@@ -320,31 +319,29 @@ class Stepper:
     def _still_open(self, names: list[str]) -> bool:
         return any(self._maker.row(name)["status"] == "ready" for name in names)
 
-    def _order_seen(self, one: Moved, other: Moved) -> int:
-        """Which of two came first for the database: -1 or 1.
+    def _in_order(self, done: Sequence[Moved]) -> list[Moved]:
+        """What the workers of a race did, in the order in which the database saw it; what wrote no entry comes last."""
+        queue = sorted(self.workflows, key=lambda name: self._maker.row(name)["next_run_at"])
+        entries = [self._commit(entry) for name in queue for entry in self.engine.history(name)]
 
-        A worker reads the clock a moment before it commits, so neighbours are told apart by what holds whatever it
-        said: entries of one workflow are numbered, and of two claims the first got the row that is due longer.
-        """
-        here, there = self._entry_of(one), self._entry_of(other)
-        if here is None or there is None:
-            return -1 if here else 1
-        if here["workflow_id"] == there["workflow_id"]:
-            return -1 if here["n"] < there["n"] else 1
-        if here["transaction"] == there["transaction"] == "claim":
-            due = [self._maker.row(entry["workflow_id"])["next_run_at"] for entry in (here, there)]
-            return -1 if due[0] < due[1] else 1
-        return -1 if here["at"] <= there["at"] else 1
+        def commit(moved: Moved) -> Commit | None:
+            passed = moved.passed
+            its = [
+                one
+                for one in entries
+                if passed and (one.workflow, one.transaction) == (passed.workflow, passed.transaction)
+                if one.token in (passed.token, None)  # the world's entries have no token
+            ]
+            return its[-1] if its else None
 
-    def _entry_of(self, moved: Moved) -> aim.Row | None:
-        """What the history says of the transaction; None if it says nothing."""
-        passed = moved.passed
-        if passed is None or passed.workflow is None:
-            return None
-        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
-        its = (passed.worker, None)  # the world's entries name no worker
-        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
-        return found[-1] if found else None
+        return sorted_by_commit(done, commit, entries)
+
+    def _commit(self, entry: Row) -> Commit:
+        who, token = entry["worker"], entry["fence_token"]
+        if who and self.setting.names == "shared":
+            who = f"{who}, token {token}"  # two workers of one name commit independently
+        at = entry["at"].timestamp()
+        return Commit(who, entry["workflow_id"], entry["event"], entry["transaction"], entry["subject"], token, at)
 
     # -- the database --------------------------------------------------------------------------------------------------
 

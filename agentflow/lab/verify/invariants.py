@@ -1,9 +1,8 @@
 """What must hold on every transition of a laboratory: the rows before, the rows after, and who moved.
 
-What lives here: the invariants, each a short function with a name and a sentence, of two kinds. `harm`: somebody outside was
-hurt, or can never be served. `authority`: somebody wrote who no longer had the right to; whether that harms anybody is
-another question. Tests, the explorer and the stepper's properties share these. What does not live here: reading rows
-(`rows`), which transitions there are (`explore`), and judging a finished laboratory from its tables alone (`checker`).
+Each invariant is a short function with a name and a sentence. There are two kinds. `harm`: somebody outside was hurt, or can
+never be served. `authority`: somebody wrote without the right to; whether that harms anybody is another question. The explorer,
+the mission and the tests share these; the checker has rules of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from .snapshot import Row as Row
 from .snapshot import Rows as Rows
 from .snapshot import read_rows as read_rows
 
-Kind = Literal["harm", "authority"]
+InvariantKind = Literal["harm", "authority"]
 
 
 @dataclass(frozen=True)
 class Mover:
     """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
 
-    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() tells.
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it.
     """
 
     worker: str | None = None
@@ -77,7 +76,7 @@ class Invariant:
     """Something that must hold on every transition, with the sentence that says it."""
 
     name: str
-    kind: Kind
+    kind: InvariantKind
     sentence: str
     check: Check
 
@@ -86,7 +85,7 @@ INVARIANTS: dict[str, Invariant] = {}
 """Every invariant by name; those of harm first."""
 
 
-def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
+def _invariant(kind: InvariantKind, sentence: str) -> Callable[[Check], Check]:
     def add(check: Check) -> Check:
         name = check.__name__.replace("_", " ")
         INVARIANTS[name] = Invariant(name, kind, sentence, check)
@@ -95,8 +94,8 @@ def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
     return add
 
 
-def broken(transition: Transition) -> list[tuple[Invariant, Guilty]]:
-    """Every invariant that this transition breaks, each with the guilty row."""
+def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+    """Returns every invariant that this transition violates, each with the guilty row."""
     return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
 
 

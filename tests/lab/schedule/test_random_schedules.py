@@ -20,7 +20,7 @@ from agentflow.lab.schedule.lane_set import Kind
 from agentflow.lab.schedule.moves import Moved
 from agentflow.lab.schedule.presets import PLAYABLE, PRESETS
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.invariants import Mover, Transition, broken
+from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import Rows, read_rows
 from agentflow.server import Server
 
@@ -50,7 +50,7 @@ class Watch:
         mover = Mover(passed.worker, passed.token, passed.workflow, passed.transaction, ended) if passed else Mover()
         guilty = [
             f"{invariant.name}: {row}"
-            for invariant, row in broken(Transition(before, self.rows, mover))
+            for invariant, row in violations(Transition(before, self.rows, mover))
             if not (invariant.name == "one effect per action" and self.has_forgotten)
         ]
         if moved.trouble:
