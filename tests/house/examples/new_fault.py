@@ -12,7 +12,7 @@ from agentflow.lab.laboratory.scratch_schema import own_schema
 from agentflow.lab.pictures.timeline import timeline
 from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.checker import check
+from agentflow.lab.verify.checker import find_mistakes
 
 LINE = "A*4 A? A due A*"
 SENTENCE = "A's request to the tool is lost; nobody knows the outcome until it is called again"
@@ -35,7 +35,7 @@ def play(url: str, schema: str, lanes: LaneKind) -> None:
         assert f". {SENTENCE}" in picture.text
         assert (figures["workflows_completed"], figures["business_effects"]) == (1, 1)
         assert figures["duplicate_business_effects"] == 0
-        assert not check(database)
+        assert not find_mistakes(database)
         engine.close()
 
 
