@@ -199,7 +199,7 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
 
 
 def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
-    return BadSchedule(f'{line.strip() if len(line) < 200 else "this line"} : "{token:.50}" at {at + 1} {why}.')
+    return BadSchedule(f'{line.strip() if len(line) < 200 else "line"} : "{token:.60}" at {at + 1} {why}.')
 
 
 def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
