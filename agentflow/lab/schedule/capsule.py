@@ -236,7 +236,7 @@ def _read(path: str, data: Any) -> Capsule:
 
 def _misshapen(data: Any) -> str:
     """What is wrong with the shape of a capsule's data; empty if nothing is."""
-    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("it", data, _CAPSULE)]
+    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("the file", data, _CAPSULE)]
     if not (why := _unlike(*parts[0])):
         parts.append(("outcome", data["outcome"], _OUTCOME))
         parts += [

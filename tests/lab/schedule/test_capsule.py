@@ -212,10 +212,10 @@ def set_in(*path: Any, to: Any) -> Callable[[str], str]:
         (lambda text: "", "is not JSON"),
         (lambda text: "[" * 100_000, "is not JSON"),
         (lambda text: "\ud800", "is not JSON"),
-        (lambda text: "[]", "is not a capsule: it does not have exactly the members"),
-        (lambda text: "{}", "is not a capsule: it does not have exactly the members"),
+        (lambda text: "[]", "is not a capsule: the file does not have exactly the members"),
+        (lambda text: "{}", "is not a capsule: the file does not have exactly the members"),
         (set_in("agentflow_capsule", to=2), "of version 2, and this AgentFlow reads version 1"),
-        (set_in("agentflow_capsule", to="1"), "wrong kind"),
+        (set_in("agentflow_capsule", to="1"), "agentflow_capsule of the file has the wrong type"),
         (set_in("history", 3, "fence_token", to=7), "was changed after it was written: its hash says"),
         (set_in("history", 6, "detail", to={"more": 1}), "was changed after it was written"),
         (set_in("history", 3, "event", to=None), "event of entry 4 has the wrong type"),
@@ -229,7 +229,7 @@ def set_in(*path: Any, to: Any) -> Callable[[str], str]:
         (set_in("setting", "requests", to=2), "was changed after it was written"),
         (set_in("hash", to="0" * 64), "its hash says 000000000000"),
         (changed(lambda data: data["history"].pop()), "was changed after it was written"),
-        (changed(lambda data: data.update(note="x")), "it does not have exactly the members"),
+        (changed(lambda data: data.update(note="x")), "the file does not have exactly the members"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_with_what_to_do(
