@@ -16,14 +16,14 @@ from .faults import FAULTS, fault_of
 
 Row = Mapping[str, Any]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # a line of the text twin stays one line
-KINDS = {
+ENTRY_KINDS = {
     **{event: name for name, one in TRANSACTIONS.items() for event in (*one.entries, *one.refusals)},
     "write_refused": "refused", "event_received": "receive", "tool_attempt_committed": "tool", "tool_refused": "tool",
     **{kind.event: kind.name for kind in FAULTS.values()},
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""
 
-TOOL = {"tool_attempt_committed", "tool_refused"}
+TOOL_EVENTS = {"tool_attempt_committed", "tool_refused"}
 LOSSES = {kind.event for kind in FAULTS.values() if kind.worker == "lost"}
 
 
@@ -73,7 +73,7 @@ def _seconds(at: Any) -> float | None:
 
 
 def own_after(entries: Sequence[Entry], index: int, who: str | None) -> Iterator[Entry]:
-    """The entries of one worker after a position, until it claims anew or a new process takes its lane."""
+    """The entries of one worker after a position, until it claims again or a new process takes its lane."""
     for entry in entries[index + 1 :]:
         if entry.who == who:
             if entry.transaction == "claim":
@@ -87,7 +87,7 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
     """For the position of each call of the tool: who called, and the key of the action that it meant."""
     watch, found = _Watch(entries), {}
     for index, entry in enumerate(entries):
-        if entry.event in TOOL:
+        if entry.event in TOOL_EVENTS:
             found[index] = watch.called(index, entry)
         elif entry.who:
             watch.saw(entry, entry.who)
@@ -95,9 +95,10 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
 
 
 class _Watch:
-    """Which workers stand before a call of the tool: those that planned the action, or found it planned when they claimed.
+    """Keeps track of which workers stand before a call of the tool.
 
-    Among them, the one whose own next entry shows that it called; else the holder of the lease.
+    These are the workers that planned an action, or found one planned when they claimed. The caller is the one whose own
+    next entry shows that it called; if no entry shows it, the holder of the lease.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -152,7 +153,7 @@ class _Watch:
         return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 
     def _key(self, entry: Entry, caller: str) -> str:
-        """Told by the idempotency key, else by what the caller was about to do, or did last."""
+        """The action whose idempotency key the call had; without one, what the caller was about to do, or did last."""
         told = str(entry.detail.get("idempotency_key") or "").rpartition(":")[2].replace("%3A", ":").replace("%25", "%")
         if told in self.planned:
             return told

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from .entries import Row
 from .faults import FAULTS, FaultKind
 from .story import A_DAY, Mark, Story, too_many
-from .story_reader import story
+from .story_reader import read_story
 
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
@@ -142,9 +142,9 @@ def twin(told: Story) -> list[str]:
     return [line(mark) for mark in told.marks]
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[Row] | Story) -> list[str]:
     """One sentence for each entry of a history, without numbers and without the replays that have no entry."""
-    return [f"{sentence(mark)}." for mark in story(rows).marks if mark.event]
+    return [f"{sentence(mark)}." for mark in read_story(rows).marks if mark.event]
 
 
 _HEADS = {

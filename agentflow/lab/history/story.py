@@ -1,8 +1,7 @@
-"""What a history tells, from its entries alone: who held which lease, who was lost, what the world did, what went wrong.
+"""What a history tells: who held which lease, which worker was lost, what the world did, what went wrong.
 
-What lives here: the frozen model that `story()` returns, with a column for each entry and for each replay (which has no
-entry of its own), and positions counted in columns. What does not: how it is found out (`reading`), words (`sentences`),
-pixels (`timeline`).
+This is the frozen model that `story_reader.read_story()` fills. It has a column for each entry and for each replay (which
+has no entry), and counts positions in columns.
 """
 
 from __future__ import annotations

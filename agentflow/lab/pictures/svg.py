@@ -38,7 +38,7 @@ def _tokens(colours: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in colours.items())
 
 
-CSS = (
+PICTURE_CSS = (
     f".af{{{_tokens(LIGHT | COLOURS)}color:var(--ink);font:11px {FONT}}}"
     f"@media(prefers-color-scheme:dark){{.af{{{_tokens(DARK).rstrip(';')}}}}}"
     ".af text{fill:var(--ink)}.af .m{fill:var(--mute)}.af .b{font-weight:600}.af .c{text-anchor:middle}"
@@ -91,7 +91,7 @@ def frame(body: str, *, width: float, height: float, label: str, text: str) -> s
         f'<svg xmlns="http://www.w3.org/2000/svg" class="af" role="img" aria-label="{escaped(label)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
         f'style="max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto">'
-        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc><style>{CSS}</style>"
+        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc><style>{PICTURE_CSS}</style>"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
     )
 

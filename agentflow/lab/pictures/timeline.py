@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ..history.entries import Row
 from ..history.sentences import summary, twin
 from ..history.story import Mark, Story, folded
-from ..history.story_reader import story
+from ..history.story_reader import read_story
 from . import timeline_spans as ground
 from .svg import INK, PAPER, SMALLEST, num
 from .timeline_layout import (
@@ -34,7 +34,7 @@ from .timeline_layout import (
 from .timeline_marks import clock, columns
 
 STRIP = 14
-LANES = 4
+MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 _SVG = "http://www.w3.org/2000/svg"
 
@@ -95,17 +95,17 @@ def clean_lines(said: str) -> str:
 
 
 def timeline(
-    entries: Sequence[Row], *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
+    entries: Sequence[Row] | Story, *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
     seconds: bool = False, cursor: int | None = None, fold: bool = False, live: bool = False, schedule: str = "",
     workers: Sequence[str] | None = None,
 ) -> Timeline:  # fmt: skip
-    """The picture of one history, drawn from what `engine.history()` returned and from nothing else.
+    """The picture of one history, drawn from what `engine.history()` returned, or from the story of it.
 
     `compact` is the control room's size, `cursor` the number of an entry to mark (what came later fades), `fold` puts four
     or more like entries into one column, `live` gives one long picture whose marks can be focused, `workers` says which
     lanes are drawn. Without `seconds` no time is shown, so that the picture is the same on every machine.
     """
-    told = story(entries)
+    told = read_story(entries)
     text, said = twin(told), summary(told)
     drawn = folded(told) if fold else told
     if len(drawn.marks) > STRIP:
@@ -130,7 +130,7 @@ def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str
     """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
     lettered = {*told.workers} <= {"A", "B", "C", "D"}
     names = sorted({*told.workers, "A", "B"} if lettered else told.workers) if wanted is None else list(wanted)
-    return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
+    return names[:MOST_LANES], [name for name in told.workers if name not in names[:MOST_LANES]]
 
 
 def _focus(told: Story, cursor: int | None) -> str:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..history.story import Position, Story
-from .svg import CODE_FONT, CSS, HUES, INK, escaped, num
+from .svg import CODE_FONT, HUES, INK, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
 ROOM = 62  # what a label may be wide in a column
 
-TIMELINE_CSS = f"{CSS}.af .k{{font-family:{CODE_FONT}}}"
+TIMELINE_CSS = f"{PICTURE_CSS}.af .k{{font-family:{CODE_FONT}}}"
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Move:
 
 
 def deliver(event: str, payload: Any = True, request: int | None = None) -> Move:
-    """The move that delivers an event. Raises TypeError or ValueError for a payload that is no JSON."""
+    """The move that delivers an event. Raises TypeError or ValueError for a payload that JSON cannot hold."""
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for blank in sorted(set(re.findall(r"[\s@]", text))):
         text = text.replace(blank, f"\\u{ord(blank):04x}")
@@ -168,9 +168,9 @@ def _joined(moves: Sequence[Move]) -> list[Move]:
 
 
 def parse(line: str, roll: Roll | None = None) -> Schedule:
-    """The schedule that the line means. Raises BadSchedule, which points at the token that is wrong.
+    """Reads a line. Raises BadSchedule, which points at the token that is wrong.
 
-    `roll` says which lanes are dead or paused already; without it all are alive.
+    `roll` knows which lanes are dead or paused already; without it all are alive.
     """
     if len(line) > MAX_LENGTH:
         raise BadSchedule(f"this line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
@@ -181,10 +181,10 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
         token, at = found.group(), found.start()
         if re.match(r"[a-z]+=", token):
             if moves:
-                raise _wrong(line, at, token, "stands behind a move; name=value tokens come first")
+                raise _wrong(line, at, token, "comes after a move; name=value tokens come first")
             name = token.partition("=")[0]
             if name in said:
-                raise _wrong(line, at, token, f"says {name} a second time")
+                raise _wrong(line, at, token, f"sets {name} a second time")
             said.add(name)
             setting = _set(setting, line, at, token)
             continue
@@ -192,36 +192,36 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
         if why := lanes.refuses(move):
             raise _wrong(line, at, token, why)
         if move.request and move.request > setting.requests:
-            raise _wrong(line, at, token, f"means request-{move.request}, and requests={setting.requests}")
+            raise _wrong(line, at, token, f"is about request-{move.request}, but requests={setting.requests}")
         lanes.note(move)
         moves.append(move)
     return Schedule(setting, tuple(_joined(moves)))
 
 
 def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
-    return BadSchedule(f'{line.strip() if len(line) < 200 else "this line"} : "{token:.60}" at {at + 1} {why}.')
+    return BadSchedule(f'{line.strip() if len(line) < 200 else "line"} : "{token:.60}" at {at + 1} {why}.')
 
 
 def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
     name, _, value = token.partition("=")
     if name == "workflow":
         if not re.fullmatch(_NAME, value):
-            raise _wrong(line, at, token, "is no name")
+            raise _wrong(line, at, token, "is not a name")
         return _with(setting, name, value)
     if name == "without":
         names = tuple(sorted(set(value.split(","))))
         if not all(re.fullmatch(_NAME, one) for one in names):
-            raise _wrong(line, at, token, "is no list of names")
+            raise _wrong(line, at, token, "is not a list of names")
         return _with(setting, name, names)
     if name == "requests":
         if not re.fullmatch(rf"[1-{MAX_REQUESTS}]", value):
-            raise _wrong(line, at, token, f"is no number from 1 to {MAX_REQUESTS}")
+            raise _wrong(line, at, token, f"is not a number from 1 to {MAX_REQUESTS}")
         return _with(setting, name, int(value))
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             raise _wrong(line, at, token, f"is not one of {', '.join(_CHOICES[name])}")
         return _with(setting, name, value)
-    raise _wrong(line, at, token, f"is none of {', '.join(one.name for one in fields(Setting))}")
+    raise _wrong(line, at, token, f"is not one of {', '.join(one.name for one in fields(Setting))}")
 
 
 def _with(setting: Setting, name: str, value: Any) -> Setting:
@@ -233,12 +233,12 @@ def _move(line: str, at: int, token: str) -> Move:
         if found := pattern.fullmatch(token):
             return _filled(line, at, token, verb, found)
     if _is_move(re.split("[;,]", token)[0]):
-        raise _wrong(line, at, token, "is no move; moves are separated by spaces")
+        raise _wrong(line, at, token, "is not a move; moves are separated by spaces")
     if token != token.upper() and _is_move(token.upper()):
-        raise _wrong(line, at, token, "is no move; lanes are written in capitals")
+        raise _wrong(line, at, token, "is not a move; lanes are written in capitals")
     if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
-        raise _wrong(line, at + 1, token[1:], "is no move")
-    raise _wrong(line, at, token, f"is no move; try {', '.join(EXAMPLES)}")
+        raise _wrong(line, at + 1, token[1:], "is not a move")
+    raise _wrong(line, at, token, f"is not a move; try {', '.join(EXAMPLES)}")
 
 
 def _is_move(token: str) -> bool:
@@ -253,7 +253,7 @@ def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> 
             return deliver(unquote(got["event"]), json.loads(got["payload"] or "true"), request)
         except (ValueError, RecursionError):
             raise _wrong(
-                line, at, token, 'has a payload that is no JSON (without spaces, such as {"by":"ada"})'
+                line, at, token, 'has a payload that is not JSON (without spaces, such as {"by":"ada"})'
             ) from None
     times = None if token.endswith("*") else int(got.get("times") or 1)
     if times is not None and not 1 <= times <= MAX_TIMES:
@@ -271,7 +271,7 @@ class Roll:
             self.note(move)
 
     def refuses(self, move: Move) -> str:
-        """Why this move cannot come now, to be read behind the token; empty if it can."""
+        """Why this move cannot come now, as the end of a sentence that begins with the token; empty if it can."""
         lane, fate = move.lane, fault(move.verb).worker
         if not lane:
             return ""

@@ -1,8 +1,6 @@
-"""What a worker in a lane does, in a thread or in a process: it stands at each boundary until it is told to go on.
+"""What a worker in a lane does, in a thread or in a process: it stands at each boundary until an order comes.
 
-What lives here: the worker's loop, its hook, and what it tells (`Report`). What does not: threads, processes and signals
-(`lanes`), and what a move means (`stepper`). Between two boundaries runs the workflow's own code. A standing worker
-holds no transaction. Read `lanes` next.
+Between two boundaries runs the workflow's own code. A standing worker holds no transaction.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One named statement and what it was told."""
+class AskedStatement:
+    """One named statement and its parameters."""
 
     name: str
     params: Mapping[str, Any]
@@ -44,20 +42,20 @@ class Report:
 
     standing: Boundary
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     ended: Ended | None = None
     trouble: str = ""
 
 
 class Link(Protocol):
-    """The worker's end of the line to whoever moves it."""
+    """The worker's end of the connection to the lane that moves it."""
 
     def stand(self, report: Report) -> Order:
-        """The report was sent; the next order, whenever it comes."""
+        """Sends the report and returns the next order, whenever it comes."""
 
 
 class Body:
-    """One worker: claims, carries, claims again, and stands before each transaction until its link says go."""
+    """One worker: claims, carries, claims again, and stands before each transaction until an order comes."""
 
     def __init__(self, engine: Engine, identity: str, link: Link) -> None:
         self.identity, self.link = identity, link
@@ -68,7 +66,7 @@ class Body:
         self._report = Report(Boundary("claim", "before", identity))
 
     def run(self) -> None:
-        """The worker was killed by CrashInjected; nothing else ends it."""
+        """Works until CrashInjected kills it; nothing else ends it."""
         try:
             while True:
                 ended = self._carry_one()
@@ -130,7 +128,7 @@ class Body:
             self._stand(boundary)
 
     def _stand(self, boundary: Boundary) -> None:
-        """The worker stood here and has been told to go on, and perhaps how far. Raises CrashInjected."""
+        """Stands here until the next order, which may say how far to go. Raises CrashInjected."""
         report = replace(self._report, standing=boundary)
         while True:
             order = self.link.stand(report)
@@ -143,7 +141,7 @@ class Body:
             raise CrashInjected(f"{self.identity} was killed {boundary.edge} {boundary.transaction}")
 
     def _renewed(self, boundary: Boundary) -> Report:
-        """The lease of what it works on was renewed, or the renewal refused; the worker itself does not notice."""
+        """Renews the lease of what the worker works on (or is refused), without the worker noticing it."""
         passed = Boundary("renew", "after", self.identity, boundary.workflow, boundary.token, outcome="committed")
         try:
             self.engine.renew_lease(
@@ -156,7 +154,7 @@ class Body:
         return Report(boundary, passed, asked_last(self.engine, passed))
 
 
-def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
+def asked_last(engine: Engine, boundary: Boundary) -> AskedStatement | None:
     """The statement behind this boundary, if the engine's database has a door that remembers it."""
     door = (engine.world.database if boundary.transaction == "tool" else engine.database).door
     last = door.last if isinstance(door, _RemembersLast) else None
@@ -166,11 +164,11 @@ def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
 class _RemembersLast:
     """A database's door that remembers the last transaction that passed it; see watched()."""
 
-    last: Asked | None = None
+    last: AskedStatement | None = None
 
     def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[Row]:
         if name in TRANSACTIONS and name != "load":
-            self.last = Asked(name, dict(params or {}))
+            self.last = AskedStatement(name, dict(params or {}))
         return run(name, text, params)
 
 
@@ -180,7 +178,7 @@ def watched(database: Database, patience: float, application_name: str) -> Datab
 
 
 def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
-    """The engine on connections of this worker's own, to be closed by close_lane_engine()."""
+    """The engine on connections that only this worker uses; close_lane_engine() closes them."""
     own: Engine = engine.with_hook(engine.hook)
     own.database = watched(engine.database, patience, identity)
     world = type(engine.world)(
@@ -192,6 +190,6 @@ def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
 
 
 def close_lane_engine(engine: Engine) -> None:
-    """No connection of a lane's engine is open."""
+    """Closes the connections of a lane's engine."""
     engine.database.close()
     engine.world.database.close()

@@ -1,7 +1,7 @@
-"""What each move of a schedule does: sent to a lane, or done to the laboratory around it, and recorded in the history.
+"""What each move of a schedule does, one method for each verb: a lane gets an order, or the laboratory around it changes.
 
-There is one method for each verb of the grammar. Which workflow a move applies to, if it does not say so, is decided from the
-rows; a move that cannot apply is rejected.
+Which workflow a move applies to, if it does not say so, is decided from the rows; a move that cannot apply is rejected.
+Faults are recorded in the history of the workflow that they strike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..history.faults import fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
 from .lane_set import Crew
-from .lane_worker import Asked, Ended, Report, asked_last
+from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
 from .presets import events_of
 
@@ -52,7 +52,7 @@ class Moved:
 
     move: Move
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     standing: Boundary | None = None
     ended: Ended | None = None
     workflow: str | None = None
@@ -121,9 +121,10 @@ class Maker:
         return self.mourn(move, at, inside)
 
     def place(self, lane: Lane) -> Boundary | None:
-        """Where the worker stands, and in which workflow's history it belongs if something befalls it there.
+        """Where the worker stands, and the workflow whose history gets the entry if something happens to it there.
 
-        That is what it works on; a worker that holds nothing is missed by what it parked last, while that is open.
+        That is the workflow it works on. If it holds nothing, it is the workflow that it parked last, as long as that one
+        is still open.
         """
         at = lane.standing
         if at is None or at.workflow or lane.busy:
@@ -133,7 +134,7 @@ class Maker:
         return replace(at, workflow=lane.parked)
 
     def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
-        """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
+        """Records that the worker is gone. `inside`: not where it stood, but somewhere after it."""
         place = f" during {at.name}" if at and inside else _where(at)
         if at and at.workflow:
             self._record(at.workflow, move.verb, at, place.strip())
@@ -156,7 +157,7 @@ class Maker:
         return self._placed(move, at, f"{move.lane} wakes up{_where(at)}")
 
     def _placed(self, move: Move, at: Boundary | None, said: str) -> Moved:
-        """The history that belongs to the place says what befell the worker there; without one there is none."""
+        """Records what happened to the worker there, if the place belongs to a workflow."""
         if at and at.workflow:
             self._record(at.workflow, move.verb, at, at.place)
         standing = self.crew.standing(move.lane)
@@ -170,7 +171,7 @@ class Maker:
 
     def _age(self, move: Move, can_end: Callable[[Row], bool], noun: str) -> Moved:
         workflow_id = whose(move, self.rows(), can_end, noun)
-        with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
+        with suppress(AlreadyFinished):  # another worker has ended it meanwhile, so there is nothing left to age
             self.engine.expire_lease(workflow_id)
         asked = asked_last(self.engine, Boundary("expire", "after"))
         return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
@@ -220,7 +221,7 @@ class Maker:
     def _embedded(self) -> Server:
         server = Server(default_home())
         if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
-            raise BadSchedule('"restart" restarts the embedded server only, and this laboratory is on another one.')
+            raise BadSchedule('"restart" can restart the embedded server only, and this laboratory is on another one.')
         return server
 
 

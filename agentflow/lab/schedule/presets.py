@@ -1,7 +1,4 @@
-"""What can be played: the workflows, their requests, and the famous histories, each one line.
-
-What does not live here: the grammar (`schedule`), playing it (`stepper`).
-"""
+"""What can be played: the workflows, their requests, and the famous histories, each as one line."""
 
 from __future__ import annotations
 

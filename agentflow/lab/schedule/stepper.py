@@ -1,9 +1,6 @@
 """Moves over lanes: a laboratory in which workers commit one transaction at a time, and the schedule of what was done.
 
-What lives here: whether a move can come now, the line so far, recovering and racing. What does not: what each move does
-(`moves`), the grammar (`schedule`), workers (`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing
-worker holds no transaction, and its lease does not end by itself, so somebody may read for an hour between two moves.
-Read `moves` next.
+A standing worker holds no transaction, and its lease does not end by itself, so one may read for an hour between two moves.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from ...model import Boundary
 from ...server import Server
 from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
-from .lane_set import Crew, Kind, known_kind, known_lane, weakened
+from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
 from .moves import Maker, Moved, Row
@@ -38,7 +35,7 @@ class Stepper:
     """
 
     def __init__(
-        self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
+        self, engine: Engine, setting: Setting | None = None, *, lanes: LaneKind = "thread", patience: float = 10.0,
         server: Server | None = None, watch: Callable[[Moved], None] | None = None,
     ) -> None:  # fmt: skip
         known_kind(lanes)
@@ -61,7 +58,7 @@ class Stepper:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def play(self, line: str | Schedule) -> list[Moved]:
-        """The laboratory was emptied and the line played from its beginning; what each transaction and fault did.
+        """Empties the laboratory and plays the line from its beginning; returns what each transaction and fault did.
 
         Raises BadSchedule before anything is touched if the line or its setting cannot be read; BadSchedule, LaneError
         or DatabaseAway at the move that cannot be made: what came before it stays.
@@ -82,7 +79,7 @@ class Stepper:
         return done
 
     def move(self, move: Move | str) -> list[Moved]:
-        """The move (or each move of a line) was made; what it did, one for each transaction or fault.
+        """Makes the move (or each move of a line); returns what it did, one result for each transaction or fault.
 
         Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
         """
@@ -93,15 +90,15 @@ class Stepper:
             return list(self._make(move))
 
     def step(self, lane: str) -> Moved:
-        """The lane's worker has committed its next transaction and stands before the one after."""
+        """Lets the lane's worker commit its next transaction; it then stands before the one after."""
         return self.move(Move("go", lane))[-1]
 
     def crash(self, lane: str) -> Moved:
-        """The lane's worker was killed where it stood."""
+        """Kills the lane's worker where it stands."""
         return self.move(Move("kill", lane))[-1]
 
     def recover(self, lane: str) -> list[Moved]:
-        """What the lane's worker left was finished (or parked) by another worker; `line` has the moves.
+        """Lets another worker finish (or park) what the lane's worker left; `line` has the moves.
 
         Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
         way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
@@ -127,7 +124,7 @@ class Stepper:
         return [*moves, Move("go", (others or [lane])[0], None)]
 
     def race(self, *lanes: str) -> list[Moved]:
-        """These workers were told to go at the same moment; what each did, in the order in which the database saw it.
+        """Lets these workers go at the same moment; returns what each did, in the order in which the database saw it.
 
         That order is written into `line`, so it can be played again. Raises LaneError (also if one does not come to its
         next transaction; what the others did is noted), DatabaseAway, BadSchedule.
@@ -152,7 +149,7 @@ class Stepper:
             return noted
 
     def reset(self, setting: Setting | None = None) -> None:
-        """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        """Ends all workers and empties the laboratory; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
         chosen = setting or self.setting
         weakened(self._given, chosen)
         with self._moving():
@@ -162,7 +159,7 @@ class Stepper:
             self._begin(chosen)
 
     def close(self) -> None:
-        """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
+        """Ends the threads, processes and connections of the stepper. Raises LaneError if a step does not return."""
         self._closed = True
         try:
             self._crew.end()
@@ -250,7 +247,7 @@ class Stepper:
         return schedule.moves
 
     def _allow(self, move: Move) -> None:
-        """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
+        """Checks that the move can come now, and creates the workflows before the first. Raises BadSchedule, DatabaseAway."""
         self._notice()
         if move.lane or move.verb in LANE_VERBS:
             known_lane(move.lane)
@@ -268,7 +265,7 @@ class Stepper:
                 self.watch(self._maker.created(move))
 
     def _notice(self) -> None:
-        """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
+        """Checks that PostgreSQL answers, and notes in the line which workers were killed from outside. Raises LaneError."""
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
         self._answers()
@@ -297,7 +294,7 @@ class Stepper:
             raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
 
     def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
-        """What the workers of a race did, and the errors of those that do not stand yet."""
+        """What the workers of a race did, and the errors of those that are still on their way."""
         done, late = [], []
         for move in moves:
             try:
@@ -356,7 +353,7 @@ class Stepper:
             self._busy.release()
 
     def _answers(self) -> None:
-        """PostgreSQL answers now; asked before a move, so that a worker never leaves its place for nothing."""
+        """Checks before a move that PostgreSQL answers, so that a worker never leaves its place for nothing."""
         try:
             with suppress(DatabaseAway):
                 self.engine.database.check()
@@ -373,6 +370,6 @@ class Stepper:
 
 
 def _cause(error: AgentFlowError, done: Sequence[Moved]) -> AgentFlowError:
-    """The error; or, if a worker did not reach PostgreSQL before it, that, since the rest of a line follows from it."""
+    """The error; or, if a worker did not reach PostgreSQL before it, DatabaseAway, since the error follows from that."""
     away = [moved.trouble for moved in done if moved.ended == "away"]
     return DatabaseAway(away[0]) if away and isinstance(error, BadSchedule) else error

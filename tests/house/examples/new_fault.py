@@ -10,7 +10,7 @@ from agentflow.lab.history.sentences import sentences
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.laboratory.scratch_schema import own_schema
 from agentflow.lab.pictures.timeline import timeline
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.checker import find_mistakes
 
@@ -18,7 +18,7 @@ LINE = "A*4 A? A due A*"
 SENTENCE = "A's request to the tool is lost; nobody knows the outcome until it is called again"
 
 
-def play(url: str, schema: str, lanes: Kind) -> None:
+def play(url: str, schema: str, lanes: LaneKind) -> None:
     """The schedule plays; the history, its sentences, its picture and the picture's text have the fault; the promise holds."""
     with own_schema(url, f"{schema}_fault") as database:
         engine = Engine(database, policy=PATIENT)

@@ -32,7 +32,7 @@ from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import timeline
 from agentflow.lab.schedule.grammar import Move, Schedule, parse
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
@@ -178,7 +178,7 @@ def seen(history: list[dict[str, Any]]) -> list[Any]:
     return [agreed(entry) for entry in canonical(history)]
 
 
-def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lanes: Kind = "thread") -> list[str]:
+def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lanes: LaneKind = "thread") -> list[str]:
     """The schedules whose history or outcome on lanes is another than the explorer says."""
     wrong = []
     with Stepper(lab, lanes=lanes) as stepper:
@@ -202,7 +202,7 @@ def test_a_sample_of_thirty_schedules_agrees_on_process_lanes(everything: Explor
 
 @pytest.mark.long
 @pytest.mark.parametrize("lanes", ["thread", "process"])
-def test_three_hundred_schedules_agree(everything: Exploration, lab: Engine, lanes: Kind) -> None:
+def test_three_hundred_schedules_agree(everything: Exploration, lab: Engine, lanes: LaneKind) -> None:
     assert disagreeing(everything, lab, everything.sample(300, seed=6), lanes) == []
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agentflow import Database, Engine, migrate
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.schedule.grammar import LANES, Move, Roll, Schedule, Setting, deliver, parse
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.moves import Moved
 from agentflow.lab.schedule.presets import PLAYABLE, PRESETS
 from agentflow.lab.schedule.stepper import Stepper
@@ -218,7 +218,7 @@ def on_its_own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     server = Server(tmp_path_factory.mktemp("random") / "pg").start()
     engine = Engine(Database(server.url(), "random", patience=10), policy=PATIENT)
     migrate(engine.database, laboratory=True)
-    kind: Kind = request.param
+    kind: LaneKind = request.param
     with Stepper(engine, lanes=kind, server=server) as stepper:
         yield stepper
     engine.close()

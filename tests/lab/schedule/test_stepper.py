@@ -490,7 +490,7 @@ def test_in_a_race_for_one_workflow_one_worker_claims_and_the_other_is_idle(step
         ("A", "event:approval", "support_agent waits for no event"),
         ("A!", "A", "dead"),
         ("A||", "A*", "paused"),
-        ("", "E", "is no move"),
+        ("", "E", "is not a move"),
         ("", "requests=2 A", '"requests=2" begins a new line'),
         ("workflow=approval_agent", "event:other", "approval_agent waits for approval"),
         ("workflow=approval_agent A* event:approval B*", "event:approval", "no workflow is open"),
@@ -539,7 +539,7 @@ def test_an_event_that_was_delivered_before_changes_nothing_and_is_no_error(step
 @pytest.mark.parametrize("name", ["E", "AB", "BCD", "", "a"])
 def test_an_unknown_lane_is_named_and_nothing_exists_afterwards(stepper: Stepper, engine: Engine, name: str) -> None:
     for act in (stepper.step, stepper.crash, lambda lane: stepper.race("A", lane), stepper.worker):
-        with pytest.raises(LaneError, match=f"no lane '{name}'; there are A, B, C, D"):
+        with pytest.raises(LaneError, match=f"no lane '{name}'; the lanes are A, B, C, D"):
             act(name)
     assert stepper.line == "" and statuses(engine) == {}
 
