@@ -1,5 +1,5 @@
-# Every command of the house. `make help` prints the sentences behind the names.
-# Paths are relative, so that a checkout may lie in any folder; nothing here needs more than make 3.81.
+# Every command of the project. `make help` prints them with one sentence each.
+# Paths are relative, so that a checkout may be in any folder; make 3.81 is enough.
 
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -9,7 +9,7 @@ PYTEST := $(PY) -m pytest -n 2 --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg
 NOTEBOOKS := $(wildcard notebooks)
 
-# A .venv whose Python is gone, or which was made in another folder, is made anew.
+# A .venv whose Python is gone, or which was made in another folder, is made again.
 HEALTH := $(shell $(PY) -c 'import sys; print(open("$(STAMP)").read() == sys.prefix)' 2>/dev/null)
 ifneq ($(HEALTH),True)
 $(STAMP): remake
@@ -21,7 +21,7 @@ endif
 help: ## prints this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1@\2/p' Makefile | awk -F@ '{printf "%-20s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## installs everything into .venv from requirements.lock; does nothing when that is done already
+setup: $(STAMP) ## installs everything into .venv from requirements.lock, unless that is already done
 
 lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the first notebook
 	.venv/bin/agentflow lab
@@ -32,11 +32,11 @@ test: browser ## runs every test in under ten minutes: unit, integration, browse
 test-notebooks: $(STAMP) ## runs the notebooks and compares what they print with what is committed
 	$(PYTEST) $(NBVAL) notebooks
 
-test-long: browser ## runs the tests that take longer than `make test` has
+test-long: browser ## runs the tests that take too long for `make test`
 	$(PYTEST) -m long --timeout 3600 tests
 
-# Newer versions than the lock's may break us; the weekly job (.github/workflows/weekly.yml) says so before a user does.
-test-unpinned: browser ## runs what `make test` runs on the newest versions that pyproject.toml allows, in an environment of its own
+# Versions newer than the lock's may break us; the weekly job (.github/workflows/weekly.yml) finds out before a user does.
+test-unpinned: browser ## runs the tests of `make test` with the newest versions that pyproject.toml allows, in a separate environment
 	"$(PYTHON)" -m venv build/unpinned
 	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
 	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
@@ -47,14 +47,14 @@ lint: $(STAMP) ## checks style, format and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy agentflow
 
-site: $(STAMP) ## builds the course as pages in artifacts/site that open without a network
+site: $(STAMP) ## builds the course as pages in artifacts/site, which open without a network
 	$(PY) -m agentflow.lab.site
 
 bench: $(STAMP) ## measures the engine and writes docs/benchmarks.md
 	$(PY) -m tests.bench
 
 # Universal: one lock for Linux, macOS and Windows, Python 3.11 to 3.14. The loop proves that nothing has to be compiled.
-lock: ## remakes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=--upgrade takes newer versions
+lock: ## writes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=--upgrade takes newer versions
 	"$(PYTHON)" -m venv build/lock
 	build/lock/bin/python -m pip install --quiet "$(UV)"
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --all-extras \
@@ -67,7 +67,7 @@ lock: ## remakes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=
 	done
 	@echo "requirements.lock: every package has a wheel for Linux, macOS and Windows and Python 3.11 to 3.14."
 
-clean: ## removes .venv and what tests and builds leave behind; the laboratory's data stays
+clean: ## removes .venv and what tests and builds left behind; the laboratory's data stays
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find agentflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""One PostgreSQL for the whole test run, one schema of its own for each test that asks, both removed afterwards.
+"""One PostgreSQL for the whole test run and a separate schema for each test that asks for one; both are removed afterwards.
 
 `DATABASE_URL` names another server to test on; otherwise the embedded one is started in a temporary folder. Under xdist the
 controller owns it, so it is stopped once, at the very end.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -47,6 +48,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
         Server(home).stop()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sigint_is_heard() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those that it starts, also if a script started the tests in the background.
+
+    The shell lets such a process ignore SIGINT from the start, and every child would inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +108,7 @@ def schema(url: str) -> Iterator[Callable[[], Database]]:
 
 
 def rows(engine: Engine, query: str, **binds: Any) -> list[dict[str, Any]]:
-    """What stands in the tables: `{s}` is the engine's schema, `{w}` the world's."""
+    """The rows of a query, in which `{s}` is the engine's schema and `{w}` the world's."""
     schema = engine.database.schema
     with engine.database.alchemy.connect() as connection:
         found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
@@ -105,7 +117,7 @@ def rows(engine: Engine, query: str, **binds: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def own_database(url: str) -> Iterator[Callable[..., Database]]:
-    """A database of its own on the server, whose sessions and settings are nobody else's."""
+    """A separate database on the server, whose sessions and settings nobody else shares."""
     made: list[Database] = []
     name = f"d_{uuid.uuid4().hex[:12]}"
     server = Database(url)

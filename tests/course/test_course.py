@@ -31,6 +31,7 @@ from agentflow.lab.laboratory import laboratory
 from agentflow.lab.laboratory.laboratory import fresh_laboratory
 from tests.conftest import drop
 from tests.support.helpers import database_of_its_own
+from tests.support.signals import send
 
 ROOT = Path(__file__).resolve().parents[2]
 START, RETRY = "00-start-here", "01-retry-or-checkpoint"
@@ -199,7 +200,7 @@ def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: S
 def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, schema: str) -> None:
     """The process is killed between the answer and the reveal, without a chance to close anything."""
     cells = f"""
-        from agentflow.lab import course
+        from agentflow.lab.course import course
         course.stage({START!r}).predict({ASKED!r}, answer=2)
         print("kept", flush=True)
         input()"""
@@ -208,11 +209,10 @@ def test_an_answer_survives_the_kill_of_its_kernel(stage: Stage, server: str, sc
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as kernel:
-        try:
-            assert kernel.stdout is not None
-            assert kernel.stdout.readline() == b"kept\n"
-        finally:
-            kernel.send_signal(signal.SIGKILL)
+        assert kernel.stdout is not None
+        assert kernel.stdout.readline() == b"kept\n"
+        send(kernel.pid, signal.SIGKILL)
+    assert kernel.returncode == -signal.SIGKILL
     assert "You said 2 (guess)" in shown(course.stage(START).reveal(ASKED))
 
 

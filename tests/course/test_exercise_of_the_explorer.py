@@ -1,4 +1,4 @@
-"""The exercise of 07: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+"""The exercise of 07: the solution passes, the stub is told what to do, plausible mistakes get a fitting message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of 04 and 05: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+"""The exercises of 04 and 05: the solution passes, the stub is told what to do, plausible mistakes get a fitting message."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from agentflow.server import Server
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.programs import ROOT, agentflow, environment, running
+from tests.support.signals import send
 
 COMMANDS: Mapping[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -60,7 +61,7 @@ def alone(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def options_of(command: str) -> list[click.Parameter]:
-    """The command's options, without what stands in a place of its own."""
+    """The command's options, without its arguments."""
     return [parameter for parameter in COMMANDS[command].params if parameter.param_type_name == "option"]
 
 
@@ -85,7 +86,7 @@ def line_with(process: Popen[str], wanted: str) -> str:
 
 def terminated(process: Popen[str]) -> int:
     """The exit code after SIGTERM."""
-    process.send_signal(signal.SIGTERM)
+    send(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)
     return process.returncode
 
@@ -345,7 +346,7 @@ def test_a_worker_runs_what_is_there_and_what_comes_logs_json_and_leaves_with_0(
         eventually(lambda: all_completed(engine), 60)
         engine.create_workflow("d", workflow_id="late")
         eventually(lambda: all_completed(engine), 60)
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         lines = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
     assert process.returncode == 0
     assert sum(line["event"] == "workflow_completed" for line in lines) == 4
@@ -442,7 +443,7 @@ def test_the_api_on_another_address_warns_and_answers_to_any_name(engine: Engine
         port = json.loads(line_with(process, "url"))["url"].rpartition(":")[2]
         asked = httpx.get(f"http://127.0.0.1:{port}/health", headers={"host": "api:8000"}, timeout=60)
         assert asked.status_code == 200
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         assert "no password" in process.communicate(timeout=60)[1]
 
 
@@ -605,7 +606,7 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
         assert its["AGENTFLOW_SCHEMA"] == engine.database.schema
         assert its["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
         assert its["JUPYTER_CONFIG_PATH"].split(os.pathsep)[1:] == ["/one", "/two"]
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         eventually(lambda: process.poll() is not None, 60)
 
 

@@ -181,8 +181,8 @@ def away_listening(engine: Engine) -> Any:
 
 def killed_connection(engine: Engine) -> Any:
     """The connection is ended while its statement runs."""
-    database = Database(engine.database.url.render_as_string(hide_password=False), engine.database.schema, patience=0)
-    database._texts["purpose"] = "SELECT pg_terminate_backend(pg_backend_pid()) AS purpose"
+    dying = {"purpose": "SELECT pg_terminate_backend(pg_backend_pid()) AS purpose"}
+    database = engine.database.twin(patience=0).with_texts(dying)
     try:
         return database.read("purpose", {})
     finally:

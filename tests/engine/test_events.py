@@ -1,11 +1,9 @@
-"""Events: before, during and after a wait; the first payload of a name wins (bug reports, class G)."""
+"""Events: before, during and after a wait; the first payload of a name wins."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,9 +11,8 @@ import pytest
 from agentflow import AgentFlowError, Database, Engine, migrate
 from agentflow.errors import DatabaseAway, EventRefused, UnfaithfulValue, UnknownWorkflow
 from agentflow.model import Boundary
-from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
 
 
@@ -43,19 +40,6 @@ def row(engine: Engine, workflow_id: str = "w") -> dict[str, Any]:
 
 def events(engine: Engine, workflow_id: str = "w") -> list[str]:
     return [e["event"] for e in rows_of(engine.database, workflow_id)["history"]]
-
-
-@contextmanager
-def working(worker: Worker) -> Iterator[None]:
-    """The worker runs on a thread until the block is left."""
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 def test_an_event_before_the_wait_is_kept_and_nobody_waits(flow: Engine) -> None:
@@ -135,7 +119,6 @@ def test_another_payload_is_refused_and_the_first_one_stays_for_every_wait(flow:
 
 
 def test_a_payload_of_none_is_a_payload(flow: Engine) -> None:
-    """A12."""
     start(flow)
     assert flow.worker("A").run_once() == "waiting"
     flow.deliver_event("w", "go", None)
@@ -148,7 +131,6 @@ def test_a_payload_of_none_is_a_payload(flow: Engine) -> None:
 
 
 def test_one_event_for_two_workflows_is_received_by_each(flow: Engine) -> None:
-    """G2."""
     for workflow in ("w", "x"):
         start(flow, workflow)
     flow.worker("A").run_once()
@@ -199,7 +181,7 @@ def test_a_payload_comes_back_exactly_at_once_and_in_replay(flow: Engine) -> Non
 
 
 def test_large_names_and_payloads_are_delivered(flow: Engine) -> None:
-    """A15: what is notified is the id alone."""
+    """The notification carries the id alone, so its limit of 8,000 bytes does not matter."""
     name = "n" * 8_000
     engine = Engine(flow.database, workflows={"approval": lambda run, _: run.wait_for_event("one", name)})
     start(engine)
@@ -230,7 +212,7 @@ def test_many_deliverers_at_once_have_one_winner_and_each_knows_whether_it_was(f
 
 
 def test_an_event_while_the_listener_is_cut_off_wakes_the_workflow(own_database: Any) -> None:
-    """F4: the worker would trust a silent database for ten minutes, so what wakes it is that it notices the loss."""
+    """The worker polls every ten minutes only, so what wakes it is that it notices the lost connection."""
     migrate(database := own_database(), laboratory=True)
     flow = Engine(database, workflows={"approval": approval})
     start(flow)
@@ -247,7 +229,7 @@ def test_an_event_while_the_listener_is_cut_off_wakes_the_workflow(own_database:
 
 
 def test_a_worker_that_cannot_listen_at_all_finds_the_event_by_its_poll(flow: Engine, url: str) -> None:
-    """F4: the poll is the net."""
+    """The poll is the safety net."""
 
     class Deaf(Database):
         def listen(self) -> Any:

@@ -70,7 +70,7 @@ def recorded_then(engine: Engine, calls: list[Call], lost_at: tuple[str, str, st
     return workflow_id
 
 
-# -- C2: the code changes under a running workflow
+# -- the code changes under a running workflow
 
 RECORDED = [A, B, PAY, APPROVED, C]
 LOST_BEFORE_C = ("checkpoint", "before", "c")
@@ -204,7 +204,7 @@ def test_function_cannot_swallow_a_determinism_error(engine: Engine, after: str)
     assert [type(error) for error in seen] == [DeterminismError] * 2
 
 
-# -- C1: the same id twice in one run
+# -- the same id twice in one run
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_odd_ids_and_keys_have_one_effect_each_under_a_key_of_their_own(engine: 
     assert "a:b%3Ac" in {key for _, key in keys}
 
 
-# -- C4, C5, C6: one id, one workflow
+# -- one id, one workflow
 
 
 def test_creating_again_with_the_same_id_and_input_gives_the_first_workflow(engine: Engine) -> None:
@@ -468,7 +468,7 @@ def test_twenty_threads_and_four_processes_that_start_one_id_execute_it_once(eng
     assert [effect["attempts"] for effect in effects(engine)] == [1]
 
 
-# -- C8: the crash budget
+# -- the crash budget
 
 
 def crashed(engine: Engine, workflow_id: str, times: int) -> None:

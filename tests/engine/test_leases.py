@@ -1,4 +1,4 @@
-"""Leases, tokens, clocks and ends: bug reports, class D. Workers that are stopped or killed are real processes."""
+"""Leases, tokens, clocks and ends. Workers that are stopped or killed are real processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from agentflow.renewals import Renewals
 from agentflow.server import ensure_running
 from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
+from tests.support.signals import freeze, send
 from tests.support.worker_process import JOBS, start_worker
 
 
@@ -50,7 +51,7 @@ def began(folder: Path) -> bool:
 
 
 def test_a_slow_worker_that_can_renew_is_never_robbed(engine: Engine) -> None:
-    """D1, the sleeping half: the lease's length passes several times inside one step."""
+    """The step sleeps for several times the length of its lease."""
     gate = threading.Event()
     mine = Engine(engine.database, workflows={"slow": lambda run, _: run.step("one", lambda: gate.wait(60))})
     mine.create_workflow(None, name="slow", workflow_id="w")
@@ -143,13 +144,13 @@ def test_a_worker_that_cannot_renew_for_a_whole_lease_is_robbed_and_the_token_pr
 
 
 def test_a_step_that_keeps_the_interpreters_lock_for_many_leases_still_leaves_one_effect(jobs: Engine) -> None:
-    """D1, the other half: nothing can renew inside one long C call, so the worker is robbed and refused."""
+    """Nothing can renew inside one long C call, so the worker loses its lease and its writes are refused."""
     jobs.create_workflow(60_000_000, name="hog", workflow_id="w")
     with start_worker(jobs, "A", lease=0.2) as process:
         eventually(lambda: row(jobs)["fence_token"] == 1, 60)
         assert eventually(jobs.worker("B").run_once, 60) == "completed"
         eventually(lambda: entries(jobs, "write_refused", "A"), 60)
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         assert process.wait(60) == 0
     found = rows_of(jobs.database, "w")
     assert found["steps"][0]["worker"] == "B"
@@ -161,17 +162,16 @@ def test_a_step_that_keeps_the_interpreters_lock_for_many_leases_still_leaves_on
 
 
 def test_a_worker_stopped_past_its_lease_changes_nothing_when_it_wakes(jobs: Engine, tmp_path: Path) -> None:
-    """D2."""
     jobs.create_workflow(str(tmp_path), name="gated", workflow_id="w")
     with start_worker(jobs, "A", lease=2, names=["gated"]) as process:
         eventually(lambda: began(tmp_path), 60)
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         (tmp_path / "open").touch()
         assert eventually(jobs.worker("B").run_once, 60) == "completed"
         before = rows_of(jobs.database, "w")
-        process.send_signal(signal.SIGCONT)
+        send(process.pid, signal.SIGCONT)
         eventually(lambda: entries(jobs, "write_refused", "A"), 60)
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         assert process.wait(60) == 0
     after = rows_of(jobs.database, "w")
     for found in (before, after):
@@ -183,12 +183,12 @@ def test_a_worker_stopped_past_its_lease_changes_nothing_when_it_wakes(jobs: Eng
 
 
 def test_a_killed_worker_is_replaced_by_the_first_look_after_its_lease(jobs: Engine, tmp_path: Path) -> None:
-    """D17: no look that began after the lease had ended came back empty, and an idle worker looks once a poll."""
+    """Take-over within the lease and one poll: no look that began after the lease had ended came back empty."""
     jobs.create_workflow(str(tmp_path), name="gated", workflow_id="w")
     with start_worker(jobs, "A", lease=1, names=["gated"]) as process:
         eventually(lambda: began(tmp_path), 60)
-        process.kill()
-        process.wait(30)
+        send(process.pid, signal.SIGKILL)  # the gate is shut: it is still in its step
+        assert process.wait(30) == -signal.SIGKILL
     (tmp_path / "open").touch()
     late: list[bool] = []
     taken: list[bool] = []
@@ -204,12 +204,8 @@ def test_a_killed_worker_is_replaced_by_the_first_look_after_its_lease(jobs: Eng
             elif boundary.workflow:
                 taken.append(late[-1])
 
-    worker = Engine(jobs.database, workflows=JOBS, hook=look).worker("B", poll_seconds=0.1)
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    eventually(lambda: row(jobs)["status"] == "completed", 60)
-    worker.stop()
-    thread.join(30)
+    with working(Engine(jobs.database, workflows=JOBS, hook=look).worker("B", poll_seconds=0.1)):
+        eventually(lambda: row(jobs)["status"] == "completed", 60)
     assert late.count(True) <= 1
     assert (row(jobs)["fence_token"], row(jobs)["crashes"]) == (2, 0)  # the recorded step wiped the count
     assert one_effect(jobs)
@@ -217,7 +213,7 @@ def test_a_killed_worker_is_replaced_by_the_first_look_after_its_lease(jobs: Eng
 
 @pytest.mark.parametrize("minutes", [10, -10])
 def test_only_the_databases_clock_decides(jobs: Engine, minutes: int) -> None:
-    """D9: a worker whose clock is wrong robs nobody, renews its own lease, and takes over what has expired."""
+    """A worker whose clock is wrong robs nobody, renews its own lease, and takes over what has expired."""
     for workflow in ("held", "orphan"):
         jobs.create_workflow(None, name="plain", workflow_id=workflow)
     holder = jobs.claim_workflow("A", 60)
@@ -228,7 +224,7 @@ def test_only_the_databases_clock_decides(jobs: Engine, minutes: int) -> None:
         jobs.create_workflow(None, name="plain", workflow_id="probe")
         eventually(lambda: row(jobs, "probe")["status"] == "completed", 60)
         assert (row(jobs, "held")["lease_owner"], row(jobs, "held")["fence_token"]) == ("A", 1)
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         assert process.wait(60) == 0
     jobs.complete_workflow(holder, "mine")
     assert entries(jobs, "write_refused") == 0
@@ -243,12 +239,11 @@ def test_only_the_databases_clock_decides(jobs: Engine, minutes: int) -> None:
 
 
 def test_a_worker_that_is_frozen_while_it_starts_holds_nobody_up(jobs: Engine) -> None:
-    """D11."""
     with start_worker(jobs, "A") as process:
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid)
         jobs.create_workflows([None] * 3, name="plain")
         assert jobs.worker("B").run_until_idle() == 3
-        process.send_signal(signal.SIGCONT)
+        send(process.pid, signal.SIGCONT)
         jobs.create_workflow(None, name="plain", workflow_id="next")
         eventually(lambda: row(jobs, "next")["status"] == "completed", 60)
     assert {r["worker"] for r in rows(jobs, "SELECT worker FROM {s}.steps WHERE workflow_id = 'next'")} == {"A"}
@@ -256,20 +251,18 @@ def test_a_worker_that_is_frozen_while_it_starts_holds_nobody_up(jobs: Engine) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_an_idle_worker_ends_it_with_exit_code_0(jobs: Engine, number: int) -> None:
-    """D12."""
     with start_worker(jobs, "A", poll=100) as process:
         jobs.create_workflow(None, name="plain", workflow_id="w")
         eventually(lambda: row(jobs)["status"] == "completed", 60)
-        process.send_signal(number)
+        send(process.pid, number)
         assert process.wait(60) == 0
 
 
 def test_sigterm_in_a_step_ends_after_that_step_with_the_lease_released(jobs: Engine, tmp_path: Path) -> None:
-    """D12."""
     jobs.create_workflow(str(tmp_path), name="gated", workflow_id="w")
     with start_worker(jobs, "A") as process:
         eventually(lambda: began(tmp_path), 60)
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         (tmp_path / "open").touch()
         assert process.wait(60) == 0
     found = row(jobs)
@@ -281,7 +274,7 @@ def test_sigterm_in_a_step_ends_after_that_step_with_the_lease_released(jobs: En
 
 
 def test_sigterm_in_a_commit_lets_it_be_and_releases_the_lease(jobs: Engine, tmp_path: Path) -> None:
-    """D12: the checkpoint waits for a row lock while the signal comes."""
+    """The signal comes while the checkpoint waits for a row lock."""
     jobs.create_workflow(str(tmp_path), name="gated", workflow_id="w")
     with start_worker(jobs, "A") as process, Session(jobs.database) as session, Session(jobs.database) as watcher:
         eventually(lambda: began(tmp_path), 60)
@@ -291,7 +284,7 @@ def test_sigterm_in_a_commit_lets_it_be_and_releases_the_lease(jobs: Engine, tmp
         eventually(
             lambda: watcher.run(f"SELECT 1 FROM pg_stat_activity WHERE {session.pid} = ANY (pg_blocking_pids(pid))"), 60
         )
-        process.send_signal(signal.SIGTERM)
+        send(process.pid, signal.SIGTERM)
         assert process.poll() is None
         session.run("COMMIT")
         assert process.wait(60) == 0
@@ -321,7 +314,6 @@ CANCELLED_AT = [
 def test_cancel_at_any_boundary_has_one_winner_and_the_loser_is_told(
     jobs: Engine, transaction: str, edge: str, nth: int
 ) -> None:
-    """D6."""
     told: list[str] = []
     passed = [0]
 
@@ -356,7 +348,6 @@ def test_every_boundary_of_a_worker_is_cancelled_at(jobs: Engine) -> None:
 
 
 def test_two_workers_of_one_name_in_one_process_do_everything_once(jobs: Engine) -> None:
-    """D7."""
     ran: list[str] = []
     lock = threading.Lock()
 
@@ -378,13 +369,9 @@ def test_two_workers_of_one_name_in_one_process_do_everything_once(jobs: Engine)
 
 
 def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs: Engine) -> None:
-    """D13."""
     mine = Engine(jobs.database, workflows={"job": lambda run, _: run.wait_for_event("approval", "go")})
     mine.create_workflow(None, name="job", workflow_id="w")
-    worker = mine.worker("A", lease_seconds=0.05, poll_seconds=0.05)
-    thread = threading.Thread(target=worker.run_forever)
-    thread.start()
-    try:
+    with working(mine.worker("A", lease_seconds=0.05, poll_seconds=0.05)):
         eventually(lambda: row(mine)["status"] == "waiting")
         eventually(
             lambda: rows(mine, "SELECT 1 FROM {s}.workflows WHERE updated_at < clock_timestamp() - interval '0.5 s'")
@@ -392,9 +379,6 @@ def test_a_suspended_workflow_holds_no_lease_for_many_leases_and_wakes_once(jobs
         assert (row(mine)["lease_owner"], row(mine)["fence_token"], row(mine)["status"]) == (None, 1, "waiting")
         mine.deliver_event("w", "go", "yes")
         eventually(lambda: row(mine)["status"] == "completed")
-    finally:
-        worker.stop()
-        thread.join(30)
     assert (row(mine)["fence_token"], row(mine)["recovery_started_at"]) == (2, None)
 
 

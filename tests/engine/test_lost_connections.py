@@ -1,4 +1,4 @@
-"""Lost answers, for every transaction's name, and what else a database does to its clients (bug reports, class F)."""
+"""Lost answers, for every transaction's name, and what else a database does to its clients."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from agentflow.doctor import examine
 from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown, TooLarge
 from agentflow.server import Server, ensure_running
 from agentflow.statements import TRANSACTIONS
+from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
 from tests.support.proxy import Loss, Proxy
 
@@ -217,7 +218,7 @@ def test_every_transaction_is_on_the_trip(engine: Engine) -> None:
     assert {name for name, _ in CASES} == set(TRANSACTIONS)
 
 
-# -- class F: what a database does to its clients --------------------------------------------------------------------
+# -- what else a database does to its clients ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -244,27 +245,9 @@ def job(run: Any, request: Any) -> Any:
     return run.side_effect("pay", key="pay")
 
 
-class Workers:
-    """Workers on threads, until the block is left."""
-
-    def __init__(self, *engines: Engine, poll_seconds: float = 0.2, lease_seconds: float = 1.0) -> None:
-        self.workers = [
-            engine.worker(f"worker-{n}", poll_seconds=poll_seconds, lease_seconds=lease_seconds)
-            for n, engine in enumerate(engines)
-        ]
-        self.threads = [threading.Thread(target=worker.run_forever) for worker in self.workers]
-
-    def __enter__(self) -> Workers:
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
-            worker.stop()
-        for thread in self.threads:
-            thread.join(30)
-            assert not thread.is_alive()
+def quick(*engines: Engine) -> list[Worker]:
+    """A worker of each engine, with short polls and leases."""
+    return [engine.worker(f"worker-{n}", poll_seconds=0.2, lease_seconds=1.0) for n, engine in enumerate(engines)]
 
 
 def statuses(engine: Engine) -> dict[str, int]:
@@ -296,13 +279,20 @@ def whole(engine: Engine, workflows: int) -> None:
 def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recovery(
     on_server: Engine, server: Server
 ) -> None:
-    """F1."""
-    on_server.create_workflows([None] * 80, name="job")
+    crashed = threading.Event()
+
+    def job(run: Any, request: Any) -> Any:
+        run.step("one", lambda: request != "after the crash" or crashed.wait(60))
+        return run.side_effect("pay", key="pay")
+
+    on_server.workflows = {"job": job}
+    on_server.create_workflows([None] * 59 + ["after the crash"] + [None] * 20, name="job")
     orphans = [on_server.claim_workflow(f"dead-{n}", 0.5) for n in range(60)]
     assert all(orphans)
-    with Workers(on_server, Engine(on_server.database, workflows={"job": job})):
+    with working(*quick(on_server, Engine(on_server.database, workflows={"job": job}))):
         eventually(lambda: statuses(on_server).get("completed", 0) >= 25)
         server.crash()
+        crashed.set()
         server.start()
         eventually(lambda: statuses(on_server) == {"completed": 80}, 60)
     whole(on_server, 80)
@@ -311,14 +301,13 @@ def test_orphans_finish_although_the_server_crashes_in_the_middle_of_their_recov
 def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_workers_wait_for_it(
     on_server: Engine, server: Server
 ) -> None:
-    """F7."""
     on_server.create_workflows([None] * 3, name="job")
     server.stop()
     impatient = Database(server.url(), "lab", patience=0.3)
     for attempt in (impatient.check, lambda: migrate(impatient), lambda: Engine(impatient).create_workflow("r")):
         with pytest.raises(DatabaseAway, match=r"does not answer .*Nothing was sent; start it"):
             attempt()
-    with Workers(on_server):
+    with working(*quick(on_server)):
         server.start()
         eventually(lambda: statuses(on_server) == {"completed": 3}, 60)
     impatient.check()
@@ -347,7 +336,7 @@ def _command(server: Server, change: str) -> None:
 def test_a_server_without_a_connection_left_is_not_said_to_be_down(
     server: Server, nine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[Any] = []
+    taken: list[Database] = []
     for url, said in ((nine, "slots are reserved for roles"), (server.url(), "sorry, too many clients")):
         with pytest.raises(DatabaseAway, match=rf"has no connection left .*{said}.*; shut down notebooks") as caught:
             _fill(url, taken)
@@ -355,14 +344,15 @@ def test_a_server_without_a_connection_left_is_not_said_to_be_down(
         monkeypatch.setenv("DATABASE_URL", url)
         (found,) = (one for one in examine("lab") if one.topic == "PostgreSQL")
         assert "has no connection left" in found.says and found.mend.startswith("Shut down notebooks") and not found.ok
-    for cursor in taken:
-        cursor.connection.close()
+    for database in taken:
+        database.close()
 
 
-def _fill(url: str, taken: list[Any]) -> None:
-    """Nobody of this name gets another connection. Raises what the next one is told."""
+def _fill(url: str, taken: list[Database]) -> None:
+    """Takes every connection that this user can get. Raises what the next one raises."""
     for _ in range(10):
-        taken.append(Database(url)._take())
+        taken.append(Database(url))
+        taken[-1].check()
 
 
 def end_all(database: Database) -> int:
@@ -375,7 +365,6 @@ def end_all(database: Database) -> int:
 
 
 def test_the_next_call_works_after_all_connections_were_ended_while_idle(own_database: Any) -> None:
-    """F7."""
     database = own_database()
     migrate(database, laboratory=True)
     engine = Engine(database, workflows={"job": job})
@@ -397,7 +386,7 @@ def test_workers_outlive_a_database_that_turns_read_only(own_database: Any) -> N
     migrate(database, laboratory=True)
     engine = Engine(database, workflows={"job": job})
     name = database.url.database
-    with Session(database) as session, Workers(engine, Engine(database, workflows={"job": job})):
+    with Session(database) as session, working(*quick(engine, Engine(database, workflows={"job": job}))):
         session.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         end_all(database)
         writable = Session(database)
@@ -426,12 +415,15 @@ def test_a_server_default_of_serializable_changes_nothing(own_database: Any) -> 
 
 
 def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -> None:
-    """F9: what PgBouncer's transaction mode does to a client, done to the pooled connection by hand."""
+    """PgBouncer's transaction mode, imitated by hand on the pooled connection."""
     database = own_database()
     migrate(database, laboratory=True)
     for _ in range(2):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
-    database._idle[-1].execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
+    with Session(database) as session:
+        body = "BEGIN EXECUTE 'DEALLOCATE ALL'; END"  # in a function, so that psycopg does not see it
+        session.run(f"CREATE FUNCTION public.forget() RETURNS void LANGUAGE plpgsql AS $${body}$$")
+    database.with_texts({"forget": "SELECT public.forget()"}).execute("forget", {})
     with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
@@ -494,14 +486,12 @@ def statuses_of(engine: Engine, workflow_id: str) -> str:
 
 
 def test_cancel_complete_fail_event_renewal_and_reaper_at_once_leave_one_winner_who_knows_it(engine: Engine) -> None:
-    """F5."""
     compete(engine, 60)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_ten_thousand_rounds_of_rivals_leave_one_winner_each(engine: Engine) -> None:
-    """F5."""
     for _ in range(100):
         compete(engine, 100)
         engine.reset_database()
@@ -531,7 +521,6 @@ assert engine.run_once("parent")
 
 
 def test_forked_children_use_connections_of_their_own_and_leave_the_parents_alone(engine: Engine) -> None:
-    """F6."""
     command = [
         sys.executable,
         "-c",
@@ -567,7 +556,6 @@ leave.set()
 
 
 def test_a_child_forked_while_the_parent_renews_is_not_locked_up(engine: Engine) -> None:
-    """F6."""
     command = [
         sys.executable,
         "-c",
@@ -617,11 +605,16 @@ def test_what_postgresql_can_never_hold_is_named_and_not_tried_again(engine: Eng
 
 
 def test_no_statement_runs_for_ever(engine: Engine) -> None:
-    """E8: a reader or writer that takes a minute is cut off; that is no lost connection, and changes nothing."""
-    assert engine.database._run("show", "SHOW statement_timeout", None) == [{"statement_timeout": "1min"}]
-    engine.database._run("set", "SELECT set_config('statement_timeout', '20', false)", None)
+    """A statement that takes a minute is cut off; the connection is not lost, and nothing is changed."""
+    texts = {
+        "show": "SHOW statement_timeout", "set": "SELECT set_config('statement_timeout', '20', false)",
+        "slow": "SELECT count(*) FROM generate_series(1, 1000000000)",
+    }  # fmt: skip
+    database = engine.database.with_texts(texts)
+    assert database.execute("show", {}) == [{"statement_timeout": "1min"}]
+    database.execute("set", {})
     with pytest.raises(DatabaseAway, match="statement timeout"):
-        engine.database._run("slow", "SELECT count(*) FROM generate_series(1, 1000000000)", None)
+        database.execute("slow", {})
     engine.database.close()
 
 

@@ -1,4 +1,4 @@
-"""The plans behind the speed: by the index, whatever the tables' size was. In place: tests/engine/test_schema.py."""
+"""The plans behind the speed: each statement uses its index, whatever the size of the tables was when it was planned."""
 
 from __future__ import annotations
 

@@ -1,42 +1,25 @@
-"""The queue: who gets which workflow when, and what an idle worker costs (bug reports, class E)."""
+"""The queue: who gets which workflow when, and what an idle worker costs."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from agentflow import Engine, Policy, migrate
 from agentflow.model import Boundary
-from agentflow.worker import Worker
 from tests.conftest import rows
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, asked, race, trial
+from tests.support.signals import send
 from tests.support.worker_process import JOBS, start_worker
 
 
 def statuses(engine: Engine) -> dict[str, str]:
     return {r["id"]: r["status"] for r in rows(engine, "SELECT id, status FROM {s}.workflows")}
-
-
-@contextmanager
-def working(*workers: Worker) -> Iterator[None]:
-    """The workers run on threads until the block is left."""
-    threads = [threading.Thread(target=worker.run_forever) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
 
 
 def plain(run: Any, request: Any) -> Any:
@@ -62,7 +45,6 @@ def test_workers_side_by_side_claim_everything_once(engine: Engine) -> None:
 
 
 def test_an_unknown_type_in_the_middle_of_a_batch_stays_alone(engine: Engine) -> None:
-    """E1."""
     mine = Engine(engine.database, workflows={"job": plain})
     for n, name in enumerate(["job", "job", "unknown", "job", "job"]):
         mine.create_workflow(n, name=name, workflow_id=str(n))
@@ -73,7 +55,6 @@ def test_an_unknown_type_in_the_middle_of_a_batch_stays_alone(engine: Engine) ->
 
 
 def test_two_workers_leave_each_others_types_alone(engine: Engine) -> None:
-    """E2."""
     one = Engine(engine.database, workflows={"one": plain})
     two = Engine(engine.database, workflows={"two": plain})
     for n in range(20):
@@ -89,7 +70,7 @@ def test_two_workers_leave_each_others_types_alone(engine: Engine) -> None:
 
 
 def test_workflows_that_always_fail_do_not_hold_new_work_up(engine: Engine) -> None:
-    """E3: after its first failure each of them stands behind the new work, and fails for good in the end."""
+    """After its first failure each of them queues behind the new work, and in the end fails for good."""
 
     def job(run: Any, request: Any) -> Any:
         def body() -> Any:
@@ -124,13 +105,13 @@ def test_back_off_doubles_is_capped_and_has_jitter() -> None:
 
 
 def test_a_killed_workflow_goes_on_and_those_behind_it_run(engine: Engine, tmp_path: Path) -> None:
-    """E5: killed between two steps, one worker left, five waiting."""
+    """The worker is killed between two steps; one worker is left, and five workflows are waiting."""
     mine = Engine(engine.database, workflows=JOBS)
     mine.create_workflow(str(tmp_path), name="gated", workflow_id="w")
     with start_worker(mine, "A", lease=0.5, names=["gated"]) as process:
         eventually(lambda: any(tmp_path.glob("began-*")), 60)
-        process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        send(process.pid, signal.SIGKILL)  # the gate is shut: it is still in its step
+        assert process.wait(30) == -signal.SIGKILL
     (tmp_path / "open").touch()
     mine.create_workflows([None] * 5, name="plain")
     with working(mine.worker("B", poll_seconds=0.1)):
@@ -139,7 +120,6 @@ def test_a_killed_workflow_goes_on_and_those_behind_it_run(engine: Engine, tmp_p
 
 
 def test_what_is_ready_runs_before_what_is_due_later(engine: Engine) -> None:
-    """E7."""
     mine = Engine(engine.database, workflows={"job": plain})
     mine.create_workflow("later", name="job", workflow_id="later")
     claim = mine.claim_workflow("A")
@@ -173,7 +153,7 @@ def test_an_empty_claim_is_looked_at_twice_before_a_worker_calls_itself_idle(eng
 
 
 def test_two_creators_of_one_id_make_one_workflow_and_both_know_it(engine: Engine) -> None:
-    """C5, inside the statement: the second waits for the first, whichever way that ends."""
+    """The second statement waits for the first, whichever way that ends."""
     call = asked(engine.database, lambda e: e.create_workflows(["r", "s"], name="job", workflow_ids=["w", "x"]))
     for end in ("ROLLBACK", "COMMIT"):
         found = race(engine.database, call, call, end)  # type: ignore[arg-type]
@@ -219,7 +199,6 @@ def commits(engine: Engine) -> int:
 
 
 def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any) -> None:
-    """E10."""
     migrate(database := own_database(), laboratory=True)
     looks: dict[str, int] = {}
 
@@ -241,7 +220,7 @@ def test_sixteen_idle_workers_ask_once_a_poll_each_and_no_more(own_database: Any
     eventually(lambda: counted.append(commits(idle) - before) or counted[-1] >= asked_for)
     connecting = 16 * 16  # settings of new sessions, their preparing and their LISTEN
     assert counted[-1] <= asked_for + connecting + len(counted)  # our own looks count too
-    assert time.process_time() - cpu < 0.15 * (time.monotonic() - began)  # E10; three polls a second, start included
+    assert time.process_time() - cpu < 0.15 * (time.monotonic() - began)  # three polls a second, start included
 
 
 def test_tables_that_are_missing_for_a_while_fail_no_workflow(schema: Any) -> None:

@@ -1,7 +1,8 @@
-"""The eight rules under "Transactions": each holds, and the same check catches a statement that breaks it.
+"""What every transaction's statement keeps to: each rule holds, and the same check catches a statement that breaks it.
 
-Every test takes the real statement text. Where the rule is about what happens inside a statement, one session holds its
-statement uncommitted and the second is seen to wait for it. `Call.but(...)` is the deliberately broken text.
+The headings below state the rules. Every test takes the real text of the statement. Where a rule is about what happens
+inside a statement, one session holds its statement uncommitted and the second is seen to wait for it. `Call.but(...)` is
+the deliberately broken text.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def refused_cleanly(engine: Transactions, this: Call, claim: Claim) -> bool:
     return refused and before == after and gapless(after) and entry["event"] == "write_refused"
 
 
-# -- rule 1 ----------------------------------------------------------------------------------------------------------
+# -- every part of a statement about a claimed workflow selects from its guarded UPDATE --------------------------------
 
 WRONG: dict[str, tuple[str, Callable[[Engine, Claim], Claim]]] = {
     "lease_owner": (r"AND lease_owner = %(p_worker)s", lambda _, c: replace(c, worker_id="somebody")),
@@ -100,9 +101,7 @@ GUARDS = [(name, guard) for name in GUARDED for guard in WRONG if name in COUNTE
 
 
 @pytest.mark.parametrize(("name", "guard"), GUARDS)
-def test_rule_1_each_guard_alone_refuses_and_a_statement_without_it_is_caught(
-    engine: Engine, name: str, guard: str
-) -> None:
+def test_each_guard_alone_refuses_and_a_statement_without_it_is_caught(engine: Engine, name: str, guard: str) -> None:
     condition, spoil = WRONG[guard]
     good = held(engine)
     assert not refused_cleanly(engine, call(engine, name, good), good)
@@ -113,7 +112,7 @@ def test_rule_1_each_guard_alone_refuses_and_a_statement_without_it_is_caught(
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_rule_1_the_guard_names_one_workflow(engine: Engine, name: str) -> None:
+def test_the_guard_names_one_workflow(engine: Engine, name: str) -> None:
     claim, neighbour = held(engine), held(engine)
     mine = call(engine, name, claim)
     assert trial(engine.database, neighbour.workflow_id, mine).answers[0][0]["outcome"] == "committed"
@@ -145,9 +144,7 @@ PARTS: dict[tuple[str, str], tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("name", "part"), PARTS)
-def test_rule_1_a_part_that_does_not_select_from_the_guarded_update_is_caught(
-    engine: Engine, name: str, part: str
-) -> None:
+def test_a_part_that_does_not_select_from_the_guarded_update_is_caught(engine: Engine, name: str, part: str) -> None:
     claim = replace(held(engine), fence_token=7)
     real = call(engine, name, claim)
     assert f"{part} AS (" in real.text
@@ -158,12 +155,12 @@ def test_rule_1_a_part_that_does_not_select_from_the_guarded_update_is_caught(
     assert not refused_cleanly(engine, replace(real, text=text), claim)
 
 
-# -- rule 2 ----------------------------------------------------------------------------------------------------------
+# -- what a guard depends on is in the locked row ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("order", [("wait", "deliver"), ("deliver", "wait")])
-def test_rule_2_wait_and_deliver_never_lose_the_event(engine: Engine, order: tuple[str, str], end: Any) -> None:
+def test_wait_and_deliver_never_lose_the_event(engine: Engine, order: tuple[str, str], end: Any) -> None:
     claim = held(engine)
     first, second = (call(engine, name, claim) for name in order)
     found = race(engine.database, first, second, end)
@@ -182,7 +179,7 @@ def test_rule_2_wait_and_deliver_never_lose_the_event(engine: Engine, order: tup
 
 
 @pytest.mark.parametrize("order", [("wait", "deliver"), ("deliver", "wait")])
-def test_rule_2_a_table_of_events_is_caught_losing_the_wake_up(engine: Engine, order: tuple[str, str]) -> None:
+def test_a_table_of_events_is_caught_losing_the_wake_up(engine: Engine, order: tuple[str, str]) -> None:
     claim, s = held(engine), f'"{engine.database.schema}"'
     with Session(engine.database) as session:
         session.run(f"CREATE TABLE {s}.mail (workflow_id text, name text, payload text)")
@@ -211,7 +208,7 @@ def test_rule_2_a_table_of_events_is_caught_losing_the_wake_up(engine: Engine, o
             session.run(f"DROP TABLE {s}.mail")
 
 
-def test_rule_2_checkpoints_are_loaded_by_a_second_statement_that_counts_them(engine: Engine) -> None:
+def test_checkpoints_are_loaded_by_a_second_statement_that_counts_them(engine: Engine) -> None:
     claim = held(engine)
     load = asked(engine.database, lambda e: e.load(claim))
     s = f'"{engine.database.schema}"'
@@ -234,10 +231,10 @@ def test_rule_2_checkpoints_are_loaded_by_a_second_statement_that_counts_them(en
         engine.load(claim)
 
 
-# -- rule 3 ----------------------------------------------------------------------------------------------------------
+# -- a claim takes the oldest runnable row that nobody holds locked ----------------------------------------------------
 
 
-def test_rule_3_two_claims_take_different_rows_and_never_wait(engine: Engine) -> None:
+def test_two_claims_take_different_rows_and_never_wait(engine: Engine) -> None:
     for n in range(2):
         engine.create_workflow("r", workflow_id=f"c{n}")
     calls = [asked(engine.database, lambda e, w=w: e.claim_workflow(w, 60)) for w in "AB"]
@@ -250,7 +247,7 @@ def test_rule_3_two_claims_take_different_rows_and_never_wait(engine: Engine) ->
     assert race(engine.database, calls[0], broken, "ROLLBACK").waited
 
 
-def test_rule_3_the_oldest_runnable_row_is_claimed(engine: Engine) -> None:
+def test_the_oldest_runnable_row_is_claimed(engine: Engine) -> None:
     engine.create_workflows(["r"] * 5, workflow_ids=["e", "d", "c", "b", "a"])
     real = asked(engine.database, lambda e: e.claim_workflow("A", 60))
     order = [row["id"] for answer in trial(engine.database, "e", *[real] * 5).answers for row in answer]
@@ -259,7 +256,7 @@ def test_rule_3_the_oldest_runnable_row_is_claimed(engine: Engine) -> None:
     assert broken.answers[0][0]["id"] != "e"
 
 
-def test_rule_3_a_foreign_key_check_hides_no_row_from_claim(engine: Engine) -> None:
+def test_a_foreign_key_check_hides_no_row_from_claim(engine: Engine) -> None:
     engine.create_workflow("r", workflow_id="c0")
     real = asked(engine.database, lambda e: e.claim_workflow("A", 60))
     check = replace(real, text=f'SELECT FROM "{engine.database.schema}".workflows FOR KEY SHARE')
@@ -267,7 +264,7 @@ def test_rule_3_a_foreign_key_check_hides_no_row_from_claim(engine: Engine) -> N
     assert race(engine.database, check, real).second[0]["id"] == "c0"
 
 
-def test_rule_3_each_claim_has_a_higher_token_and_a_mark_of_recovery_if_anybody_held_it(engine: Engine) -> None:
+def test_each_claim_has_a_higher_token_and_a_mark_of_recovery_if_anybody_held_it(engine: Engine) -> None:
     claim = held(engine, "expired")
     real = call(engine, "claim", claim)
     row = trial(engine.database, claim.workflow_id, real).after["workflows"][0]
@@ -286,7 +283,7 @@ def test_rule_3_each_claim_has_a_higher_token_and_a_mark_of_recovery_if_anybody_
 
 
 @pytest.mark.parametrize("other", ["deliver", "renew", "checkpoint", "create"])
-def test_rule_3_a_row_that_a_claim_skipped_is_seen_by_the_second_look_and_claimed_afterwards(
+def test_a_row_that_a_claim_skipped_is_seen_by_the_second_look_and_claimed_afterwards(
     engine: Engine, other: str
 ) -> None:
     claim = held(engine, "free")
@@ -301,11 +298,11 @@ def test_rule_3_a_row_that_a_claim_skipped_is_seen_by_the_second_look_and_claime
     assert not engine.runnable(names)
 
 
-# -- rule 4 ----------------------------------------------------------------------------------------------------------
+# -- safety rests on the token and on unique keys, never on the clock --------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_rule_4_the_token_alone_refuses_a_stale_worker_of_the_same_name_whatever_the_clock_says(
+def test_the_token_alone_refuses_a_stale_worker_of_the_same_name_whatever_the_clock_says(
     engine: Engine, name: str
 ) -> None:
     stale = held(engine)
@@ -316,7 +313,7 @@ def test_rule_4_the_token_alone_refuses_a_stale_worker_of_the_same_name_whatever
     assert not refused_cleanly(engine, clockless.but("AND fence_token = %(p_token)s", ""), stale)
 
 
-def test_rule_4_a_write_that_passes_after_its_lease_is_still_the_only_one(engine: Engine) -> None:
+def test_a_write_that_passes_after_its_lease_is_still_the_only_one(engine: Engine) -> None:
     """The guard is not re-checked when the blocker rolled back: the window that only the token closes."""
     claim = held(engine)
     write, again = (call(engine, "checkpoint", claim) for _ in range(2))
@@ -339,7 +336,7 @@ def test_rule_4_a_write_that_passes_after_its_lease_is_still_the_only_one(engine
     assert refused_cleanly(engine, again, claim)
 
 
-def test_rule_4_the_worlds_unique_key_lets_two_calls_at_once_leave_one_effect(engine: Engine) -> None:
+def test_the_worlds_unique_key_lets_two_calls_at_once_leave_one_effect(engine: Engine) -> None:
     real = tool_call(engine.database, ToolCall("w:pay", "pay", None, "w"))
     found = race(engine.database, real, real)
     assert found.waited
@@ -350,10 +347,10 @@ def test_rule_4_the_worlds_unique_key_lets_two_calls_at_once_leave_one_effect(en
     assert len(rows(engine, "SELECT 1 FROM {w}.tool_ledger")) == 3
 
 
-# -- rule 5 ----------------------------------------------------------------------------------------------------------
+# -- time is the database's clock_timestamp() --------------------------------------------------------------------------
 
 
-def test_rule_5_the_clock_is_read_after_a_lock_wait_and_a_statement_that_reads_it_before_is_caught(
+def test_the_clock_is_read_after_a_lock_wait_and_a_statement_that_reads_it_before_is_caught(
     engine: Engine,
 ) -> None:
     def after_the_lease(change: Callable[[Call], Call]) -> str:
@@ -387,7 +384,7 @@ _TIMES = re.compile(
 )
 
 
-def test_rule_5_no_statement_reads_another_clock() -> None:
+def test_no_statement_reads_another_clock() -> None:
     def other_clocks(text: str) -> list[str]:
         return _TIMES.findall(text.replace("'asked_at', statement_timestamp()", ""))  # only told, never compared
 
@@ -403,7 +400,7 @@ def times_in(params: Any) -> list[str]:
     ]  # fmt: skip
 
 
-def test_rule_5_no_parameter_of_any_transaction_is_a_point_in_time(engine: Engine) -> None:
+def test_no_parameter_of_any_transaction_is_a_point_in_time(engine: Engine) -> None:
     claim = held(engine)
     calls = {name: call(engine, name, claim) for name in {**GUARDED, **OUTSIDE}}
     calls["load"] = asked(engine.database, lambda e: e.load(claim))
@@ -413,7 +410,7 @@ def test_rule_5_no_parameter_of_any_transaction_is_a_point_in_time(engine: Engin
     assert times_in({**calls["renew"].params, "p_until": time.time()}) == ["p_until"]
 
 
-# -- rule 6 ----------------------------------------------------------------------------------------------------------
+# -- no transaction is open while user code runs -----------------------------------------------------------------------
 
 
 class _OpensTransactions(Database):
@@ -427,7 +424,7 @@ class _OpensTransactions(Database):
 
 
 @pytest.mark.parametrize("kind", [Database, _OpensTransactions])
-def test_rule_6_no_transaction_is_open_while_a_step_or_a_tool_runs(own_database: Any, kind: type[Database]) -> None:
+def test_no_transaction_is_open_while_a_step_or_a_tool_runs(own_database: Any, kind: type[Database]) -> None:
     migrate(own_database(), laboratory=True)
     database, seen = own_database(kind), []
 
@@ -452,7 +449,7 @@ def test_rule_6_no_transaction_is_open_while_a_step_or_a_tool_runs(own_database:
     assert bool(seen) == (kind is _OpensTransactions)
 
 
-def test_rule_6_a_server_that_ends_idle_transactions_does_not_notice_a_slow_step(own_database: Any) -> None:
+def test_a_server_that_ends_idle_transactions_does_not_notice_a_slow_step(own_database: Any) -> None:
     database = own_database()
     migrate(database, laboratory=True)
     with Session(database) as session:
@@ -479,10 +476,10 @@ def test_rule_6_a_server_that_ends_idle_transactions_does_not_notice_a_slow_step
     engine.close()
 
 
-# -- rule 7 ----------------------------------------------------------------------------------------------------------
+# -- after a lost connection the guarded statement is issued again, and a plain read proves nothing --------------------
 
 
-def test_rule_7_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_the_guarded_one_tells(
+def test_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_the_guarded_one_tells(
     engine: Engine,
 ) -> None:
     def outcome(change: Callable[[Call], Call]) -> tuple[int, int, str]:
@@ -513,7 +510,7 @@ def test_rule_7_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_
     assert outcome(lambda w: w.but("AND checkpoints = %(p_checkpoints)s", "")) == (0, 1, "23505+committed")
 
 
-# -- rule 8 ----------------------------------------------------------------------------------------------------------
+# -- one UPDATE of a row per statement, and no bind is named like a column ---------------------------------------------
 
 COLUMNS = {column.name for table in metadata.tables.values() for column in table.columns}
 
@@ -537,21 +534,21 @@ def returns_rows(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ALL_STATEMENTS)
-def test_rule_8_binds_are_prefixed_the_row_is_updated_once_and_every_statement_gives_rows_back(name: str) -> None:
+def test_binds_are_prefixed_the_row_is_updated_once_and_every_statement_gives_rows_back(name: str) -> None:
     text = ALL_STATEMENTS[name].text
     assert misnamed_binds(text) == []
     assert updates_of_the_row(text) <= 1
     assert returns_rows(text)
 
 
-def test_rule_8_its_checks_catch_broken_texts() -> None:
+def test_its_checks_catch_broken_texts() -> None:
     text = TRANSACTIONS["checkpoint"].text
     assert misnamed_binds(text.replace("%(p_state)s", "%(state)s")) == ["state", "state"]
     assert updates_of_the_row(text.replace("AND NOT EXISTS (SELECT FROM w)", "")) == 2
     assert not returns_rows(text[: text.index("SELECT 'committed'")] + "UPDATE agentflow.workflows SET state = 'X'")
 
 
-def test_rule_8_a_second_update_of_the_row_is_ignored_in_silence(engine: Engine) -> None:
+def test_a_second_update_of_the_row_is_ignored_in_silence(engine: Engine) -> None:
     """Why the rule is there: PostgreSQL neither does it nor says so."""
     claim = held(engine)
     real = call(engine, "renew", claim)
@@ -570,14 +567,14 @@ CALLS: dict[str, Callable[[Any, Claim], Any]] = {**GUARDED, **OUTSIDE, "load": l
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSACTIONS if name not in ("claim", "tool")])
-def test_rule_8_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
+def test_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
     claim = held(engine)
     mute = Engine(engine.database.with_door(lambda *_: []))
     with pytest.raises((LostLease, AgentFlowError)):
         CALLS[name](mute, claim)
 
 
-def test_rule_8_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
+def test_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
     assert Engine(engine.database.with_door(lambda *_: [])).claim_workflow("w") is None
 
 
@@ -627,7 +624,7 @@ def test_two_transactions_at_once_equal_one_after_the_other(engine: Engine, stat
             after = rows_of(database, workflow)
             assert gapless(after), (second, end)
             if second == "claim" and not found.second and not found.waited:
-                continue  # it skipped a row that was locked: rule 3 has its test
+                continue  # it skipped a locked row, which a test above covers
             if refused_by_what_was(second, found.second):  # the engine asks again
                 with Session(database) as session:
                     assert told(session.run(two))[0]["outcome"] == told(serial.answers[1])[0]["outcome"] == "committed"

@@ -111,7 +111,6 @@ for schema in sys.argv[2:]:
 
 
 def test_eight_processes_migrate_an_empty_database_at_once_and_all_succeed(schema: Make) -> None:
-    """F12."""
     rounds = [schema() for _ in range(3)]
     url, pipe = rounds[0].url.render_as_string(hide_password=False), subprocess.PIPE
     command = [sys.executable, "-c", _MIGRATE, url, *(database.schema for database in rounds)]
@@ -137,7 +136,6 @@ def test_eight_processes_migrate_an_empty_database_at_once_and_all_succeed(schem
 
 
 def test_migrating_again_changes_nothing(schema: Make) -> None:
-    """F13."""
     database = schema()
     migrate(database, laboratory=True)
     engine = Engine(database)
@@ -151,7 +149,6 @@ def test_migrating_again_changes_nothing(schema: Make) -> None:
 
 
 def test_a_newer_schema_is_refused_in_words_and_left_alone(schema: Make) -> None:
-    """F13."""
     database = schema()
     migrate(database)
     with database.alchemy.begin() as connection:

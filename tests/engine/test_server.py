@@ -24,6 +24,7 @@ import sqlalchemy
 from agentflow import server
 from agentflow.doctor import examine
 from agentflow.server import Server, ServerError, default_home, ensure_running, find_binaries
+from tests.support.signals import freeze, send
 
 ROOT = Path(server.__file__).resolve().parent.parent
 AS_ROOT = os.geteuid() == 0
@@ -336,7 +337,7 @@ def test_a_stale_pid_file_does_not_matter(stopped: Server, whose: str) -> None:
 def test_a_postmaster_killed_by_9_is_not_running_and_its_committed_rows_are_there_again(stopped: Server) -> None:
     stopped.start()
     execute(stopped, "INSERT INTO kept VALUES ('committed')")
-    os.kill(postmasters(stopped.home)[0], signal.SIGKILL)
+    send(postmasters(stopped.home)[0], signal.SIGKILL)
     eventually(lambda: not stopped.is_running())
     assert execute(stopped.start(), "TABLE kept") == [("before",), ("committed",)]
     assert len(postmasters(stopped.home)) == 1
@@ -349,8 +350,8 @@ def test_start_waits_for_a_backend_that_outlives_its_postmaster(
     with psycopg.connect(stopped.url().replace("+psycopg", "")) as session:
         backend = session.info.backend_pid
         session.execute("INSERT INTO kept VALUES ('never committed')")
-        os.kill(backend, signal.SIGSTOP)
-        os.kill(postmasters(stopped.home)[0], signal.SIGKILL)
+        freeze(backend)
+        send(postmasters(stopped.home)[0], signal.SIGKILL)
         eventually(lambda: postmasters(stopped.home) == [backend])
 
         def let_it_go(_: float) -> None:  # called when start() waits, and only then

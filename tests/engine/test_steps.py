@@ -711,7 +711,6 @@ def test_a_tool_that_raises_a_lost_lease_of_its_own_is_an_unknown_outcome(engine
 
 
 def test_a_step_that_meets_a_serialization_failure_twice_is_retried_and_its_success_kept(engine: Engine) -> None:
-    """F2."""
     troubles = [psycopg.errors.SerializationFailure("again"), psycopg.errors.DeadlockDetected("again")]
 
     def own_database() -> str:
@@ -725,8 +724,6 @@ def test_a_step_that_meets_a_serialization_failure_twice_is_retried_and_its_succ
 
 
 def test_an_effect_before_a_wait_in_a_nested_call_is_not_repeated(engine: Engine) -> None:
-    """C7."""
-
     def ask_editor(run: Any) -> Any:
         run.side_effect("email", key="email")
         return run.wait_for_event("approval", "approved")

@@ -1,1 +1,1 @@
-"""Solutions of the notebooks' exercises, kept apart from them and run by test_exercises."""
+"""Solutions of the notebooks' exercises, kept apart from them and run by tests/course."""

@@ -1,4 +1,4 @@
-"""What tests in a real browser share: a Chromium, a JupyterLab on notebooks of its own, and what its console said."""
+"""What tests in a real browser share: a Chromium, a JupyterLab on its own notebooks, and the messages of its console."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lab:
     token: str
 
     def address(self, notebook: str) -> str:
-        """Where a notebook opens, in a workspace of its own."""
+        """Where a notebook opens, in a separate workspace."""
         workspace = secrets.token_hex(4)
         return f"http://127.0.0.1:{self.port}/lab/workspaces/{workspace}/tree/{notebook}?token={self.token}"
 
@@ -82,7 +82,7 @@ def own_url(url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A JupyterLab on copies of the notebooks, with settings of its own."""
+    """A JupyterLab on copies of the notebooks, with its own settings."""
     with jupyter_lab(tmp_path_factory.mktemp("lab"), own_url) as lab:
         yield lab
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import create_engine, text
 
 from agentflow import Claim, Database, Engine
+from agentflow.worker import Worker
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ def eventually(condition: Callable[[], T], seconds: float = 20.0) -> T:
 
 
 class Unlucky(Engine):
-    """No mistake: as on a loaded machine, whoever claims a workflow first loses its lease at once."""
+    """A correct engine on which the first worker to claim a workflow loses its lease at once, as on a loaded machine."""
 
     def claim_workflow(self, worker_id: str, lease_seconds: float | None = None, *, names: Any = None) -> Claim | None:
         claim = super().claim_workflow(worker_id, lease_seconds, names=names)
@@ -35,10 +37,26 @@ class Unlucky(Engine):
 
 
 @contextmanager
+def working(*workers: Worker) -> Iterator[None]:
+    """The workers run on threads until the block is left."""
+    threads = [threading.Thread(target=worker.run_forever) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@contextmanager
 def database_of_its_own(url: str) -> Iterator[str]:
     """The URL of an empty database on the same server, gone afterwards.
 
-    For whoever uses schema names that others use too, such as a notebook's.
+    For tests that use schema names that others use too, such as a notebook's.
     """
     name = f"t_{uuid.uuid4().hex[:12]}"
     server = create_engine(Database(url).url, isolation_level="AUTOCOMMIT")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from agentflow import Engine, LostLease
+from agentflow import Engine, LostLease, ToolCall
+from agentflow.errors import ToolRefused
 from agentflow.model import ActionIntent, Checkpoint, Claim
 
 Entries = list[dict[str, Any]]
@@ -227,7 +229,10 @@ def failed_attempts(engine: Engine) -> Entries:
 def tool_refuses(engine: Engine) -> Entries:
     (a,) = begin(engine, "A")
     a.claim().intent()
-    engine.world._run("refuse", {"p_key": f"{W}:{ACTION}", "p_workflow": W, "p_action": ACTION})
+    engine.world.fault = lambda call: "refuse"
+    with suppress(ToolRefused):
+        engine.world(ToolCall(f"{W}:{ACTION}", ACTION, None, W))
+    engine.world.fault = None
     a.claimed = engine.acknowledge_action(
         a.claimed, None, ACTION, error={"type": "ToolRefused", "message": "no", "traceback": ""}
     )

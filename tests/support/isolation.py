@@ -61,7 +61,7 @@ def tool_call(database: Database, call: Any) -> Call:
 
 
 class Session(lab.Session):
-    """One connection with a backend of its own, on which one statement at a time runs. Idle ones are used again."""
+    """One connection with its own backend, which runs one statement at a time. Idle ones are used again."""
 
     _idle: ClassVar[dict[str, list[tuple[psycopg.Connection[dict[str, Any]], ThreadPoolExecutor]]]] = defaultdict(list)
 

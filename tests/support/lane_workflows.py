@@ -14,9 +14,13 @@ from agentflow.lab.schedule.stepper import Stepper
 
 @dataclass(frozen=True)
 class Gate:
-    """A pipe with a name: who reads from it waits until somebody has written."""
+    """A named pipe: a reader waits until somebody has written to it."""
 
     path: Path
+
+    @property
+    def _sign(self) -> Path:
+        return self.path.with_name("somebody came")
 
     @classmethod
     def new(cls, folder: Path) -> Gate:
@@ -25,11 +29,16 @@ class Gate:
         return cls(folder / "gate")
 
     def wait(self) -> str:
-        """The gate was opened."""
+        """Returns when the gate has been opened."""
+        self._sign.touch()
         return self.path.read_text()
 
+    def has_somebody(self) -> bool:
+        """Whether a step has come to the gate."""
+        return self._sign.exists()
+
     def open(self) -> None:
-        """One who waits (now or soon) goes on."""
+        """One step that waits here, now or soon, goes on."""
         self.path.write_text("late")
 
 

@@ -1,7 +1,8 @@
 """Draws the pictures of docs/pictures.md from real runs: `python -m tests.support.pictures`.
 
-Each is a schedule, played on thread lanes over a real PostgreSQL, and drawn from what `engine.history()` says then. They
-show no times, so the same schedule gives the same file everywhere; `tests/lab/pictures/test_svg.py` says when a file is stale.
+Each is a schedule, played on thread lanes over a real PostgreSQL, and drawn from what `engine.history()` then returns.
+They show no times, so the same schedule gives the same file everywhere; `tests/lab/pictures/test_docs_pictures.py` fails
+when a file is stale.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def pictures(engine: Engine) -> dict[str, str]:
 
 
 def main() -> None:
-    """The files in docs/pictures are made anew."""
+    """Writes the files in docs/pictures again."""
     for name, svg in pictures(fresh_laboratory("pictures")).items():
         (FOLDER / f"timeline-{name}.svg").write_text(svg + "\n", encoding="utf-8")
 

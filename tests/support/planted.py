@@ -1,4 +1,4 @@
-"""Faults planted by hand into the finished laboratory of tests/lab/verify/test_checker.py: what is changed, and where it must be seen."""
+"""Faults planted by hand into the laboratory of tests/lab/verify/test_checker.py: what is changed, and where it must show."""
 
 from __future__ import annotations
 

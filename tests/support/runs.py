@@ -51,14 +51,14 @@ def settle(engine: Engine, workflow_id: str, turns: int = 30) -> dict[str, Any]:
 
 
 def workflow(engine: Engine, workflow_id: str) -> dict[str, Any]:
-    """The row as it stands in the table; `later` is true while a back-off lasts."""
+    """The row in the table; `later` is true while a back-off lasts."""
     query = "SELECT *, next_run_at > clock_timestamp() AS later FROM {s}.workflows WHERE id = :i"
     (row,) = rows(engine, query, i=workflow_id)
     return row
 
 
 def steps(engine: Engine, workflow_id: str) -> list[dict[str, Any]]:
-    """The checkpoints as they stand in the table."""
+    """The checkpoints in the table."""
     return rows(engine, "SELECT * FROM {s}.steps WHERE workflow_id = :i ORDER BY position", i=workflow_id)
 
 
@@ -102,7 +102,7 @@ def observed(engine: Engine, name: str) -> list[DurableRunner]:
 
 
 def process(program: str, given: Any) -> subprocess.Popen[str]:
-    """A Python process of its own runs the program, and gets `given` as JSON on standard input."""
+    """Starts a Python process that runs the program, with `given` as JSON on its standard input."""
     running = subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -119,7 +119,7 @@ def process(program: str, given: Any) -> subprocess.Popen[str]:
 
 
 def elsewhere(program: str, given: Any, returncode: int = 0) -> Any:
-    """What the program printed as JSON in a Python process of its own, which ended as expected."""
+    """What the program printed as JSON in a new Python process, which ended with the expected exit code."""
     running = process(program, given)
     try:
         out, err = running.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, for tests that stop, kill or mislead it: `start_worker(engine, ...)`.
+"""A worker in a separate process, for tests that stop, kill or mislead it: `start_worker(engine, ...)`.
 
 Its workflows work on files in the folder that is their input: a step says that it has begun, and waits for `open`.
 """

@@ -2,8 +2,8 @@
 
 An effect belongs to the planned action whose idempotency key it carries. One without a key, or under a key that nobody
 planned, belongs to a planned action of the same name: to one that has no effect yet, or else to the last one, which then
-has one too many. An action that the tool refused gets such an effect only if there is no other. The SQL of
-`queries.metrics` counts by the same rule. The checker deliberately has a separate one.
+has one too many. An action that the tool refused gets such an effect only if there is no other. The SQL
+behind `reliability_metrics` counts by the same rule. The checker deliberately has a separate one.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from tests.conftest import rows
 from tests.support import chromium
 from tests.support.helpers import database_of_its_own, eventually
 from tests.support.programs import ROOT, environment, running
+from tests.support.signals import INTERRUPTED, interrupt
 
 SVG = "{http://www.w3.org/2000/svg}"
 ALL, NO_FENCE, READS, NO_KEY, ACKNOWLEDGES, NAIVE = (guards.name for guards in GUARD_SETS)
@@ -312,11 +313,14 @@ def test_ctrl_c_leaves_no_schema_no_process_and_no_connection(url: str) -> None:
     with database_of_its_own(url) as own:
         database = Database(own)
         with running("atlas", "--progress", env=environment(DATABASE_URL=own)) as process:
-            eventually(lambda: len(left_in(database)[0]) >= 6 and left_in(database)[1], 60)
-            family = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(signal.SIGINT)
-            eventually(lambda: process.poll() is not None, 60)
-            assert process.returncode != 0
+            family: list[psutil.Process] = []
+
+            def at_work() -> bool:
+                family[:] = psutil.Process(process.pid).children(recursive=True)
+                return bool(family) and all(left_in(database))
+
+            interrupt(process.pid, signal.SIGINT, amid=at_work)
+            assert process.wait(60) == INTERRUPTED
         eventually(lambda: left_in(database) == ([], []), 60)
         eventually(lambda: not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], 60)
         database.close()

@@ -17,6 +17,7 @@ import pytest
 
 from agentflow.lab.laboratory import processes
 from tests.support.helpers import eventually
+from tests.support.signals import freeze, send
 
 
 def stay(here: str = "") -> None:
@@ -44,7 +45,7 @@ def test_a_killed_process_is_reaped() -> None:
 
 def test_a_stopped_process_is_killed_too() -> None:
     process = processes.start(stay)
-    os.kill(process.pid, signal.SIGSTOP)
+    freeze(process.pid)
     processes.kill([process])
     assert process.exitcode == -signal.SIGKILL
 
@@ -61,8 +62,8 @@ def test_ended_gives_those_that_ended_with_their_exit_code() -> None:
 
 PARENT = """
 import os, sys, threading
-from agentflow.lab import processes
-from tests.test_processes import stay
+from agentflow.lab.laboratory import processes
+from tests.lab.laboratory.test_processes import stay
 if __name__ == "__main__":
     started = [processes.start(stay, "!") for _ in range(3)]
     print("", *[process.pid for process in started], flush=True)
@@ -92,8 +93,8 @@ def children_of(then: str) -> tuple[subprocess.Popen[str], list[int]]:
 def test_children_end_with_a_parent_that_is_killed() -> None:
     parent, pids = children_of("threading.Event().wait()")
     assert len(pids) == 3 and not any(gone(pid) for pid in pids)
-    parent.kill()
-    parent.wait(30)
+    send(parent.pid, signal.SIGKILL)
+    assert parent.wait(30) == -signal.SIGKILL
     eventually(lambda: all(gone(pid) for pid in pids))
 
 
@@ -101,9 +102,9 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
 def test_stopped_children_end_with_a_parent_that_is_killed() -> None:
     parent, pids = children_of("threading.Event().wait()")
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    parent.kill()
-    parent.wait(30)
+        freeze(pid)
+    send(parent.pid, signal.SIGKILL)
+    assert parent.wait(30) == -signal.SIGKILL
     try:
         eventually(lambda: all(gone(pid) for pid in pids))
     finally:
@@ -130,7 +131,7 @@ def test_an_exit_code_is_right_when_another_thread_starts_a_process_meanwhile(mo
     monkeypatch.setattr(forkserver, "read_signed", read_together)
     more: list[BaseProcess] = []
     other = threading.Thread(target=lambda: more.append(processes.start(stay)))
-    os.kill(first.pid or 0, signal.SIGKILL)
+    send(first.pid, signal.SIGKILL)
     wait([first.sentinel], 30)
     other.start()
     processes.kill([first])

@@ -26,7 +26,7 @@ from tests.conftest import drop, rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-LAB = Path(plots.__file__).parent
+LAB = Path(plots.__file__).parents[1]
 LEASE, POLL = 0.4, 0.1
 
 

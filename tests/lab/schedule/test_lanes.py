@@ -27,6 +27,7 @@ from agentflow.server import Server
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.lane_workflows import Gate, gated, identity_of, pid_of, short
+from tests.support.signals import send
 
 KINDS: tuple[LaneKind, ...] = ("thread", "process")
 
@@ -242,7 +243,7 @@ def test_a_standing_worker_holds_no_transaction(lab: Engine, kind: LaneKind) -> 
 def test_a_process_killed_from_outside_is_told_of_and_replaced(lab: Engine) -> None:
     with Stepper(lab, lanes="process") as stepper:
         stepper.play("A*3 B")
-        os.kill(pid_of(stepper, "A"), signal.SIGKILL)
+        send(pid_of(stepper, "A"), signal.SIGKILL)
         with pytest.raises(LaneError, match=r"exit code -9.*A\+ starts a new one"):
             stepper.move("A")
         stepper.move("A+ expire A*")
@@ -254,7 +255,7 @@ def test_a_stopped_process_killed_from_outside_is_told_of_when_it_is_resumed(lab
     with Stepper(lab, lanes="process") as stepper:
         stepper.play("A*3 A||")
         pid = pid_of(stepper, "A")
-        os.kill(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
         eventually(lambda: not psutil.pid_exists(pid))
         with pytest.raises(LaneError, match="exit code -9"):
             stepper.move("A>")
@@ -262,11 +263,11 @@ def test_a_stopped_process_killed_from_outside_is_told_of_when_it_is_resumed(lab
 
 
 def test_a_process_killed_from_outside_inside_a_step_ends_the_move_at_once(lab: Engine, tmp_path: Path) -> None:
-    engine = gated(lab, Gate.new(tmp_path))
-    with Stepper(engine, Setting("gated"), lanes="process", patience=60) as stepper:
+    gate = Gate.new(tmp_path)
+    with Stepper(gated(lab, gate), Setting("gated"), lanes="process", patience=60) as stepper:
         stepper.move("A")
         pid = pid_of(stepper, "A")
-        threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+        threading.Thread(target=lambda: eventually(gate.has_somebody) and send(pid, signal.SIGKILL)).start()
         with pytest.raises(LaneError, match="exit code -9"):
             stepper.move("A")
         assert [row["step_id"] for row in rows(lab, "SELECT step_id FROM {s}.steps")] == ["quick"]

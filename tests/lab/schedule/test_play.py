@@ -21,8 +21,8 @@ from agentflow.lab.broken.catalogue import GUARDS
 from agentflow.lab.schedule.capsule import Capsule, first_divergence
 from agentflow.lab.schedule.grammar import parse
 from agentflow.lab.schedule.play import play, read_line
-from tests.support.helpers import eventually
 from tests.support.programs import agentflow, environment, running
+from tests.support.signals import INTERRUPTED, interrupt
 
 Run = Callable[..., CompletedProcess[str]]
 GAP = "A*5 A! expire B*"
@@ -142,10 +142,8 @@ def test_its_schema_is_gone_after_sigterm_too(url: str, tmp_path: Path) -> None:
     name = f"ended_{os.getpid()}"
     line = "requests=9 " + "A*1000 " * 9
     with running("play", line, "--schema", name, env=environment(DATABASE_URL=url), cwd=tmp_path) as process:
-        eventually(lambda: schemas(url, name))
-        process.send_signal(signal.SIGTERM)
-        eventually(lambda: process.poll() is not None, 60)
-        assert process.returncode != 0
+        interrupt(process.pid, signal.SIGTERM, amid=lambda: schemas(url, name))
+        assert process.wait(60) == INTERRUPTED
     assert schemas(url, name) == set()
 
 

@@ -1,4 +1,4 @@
-"""The exercises of the later notebooks: the solution passes, the stub is told what to do, mistakes get a message that fits."""
+"""The exercises of 06, 08 and 09: the solution passes, the stub is told what to do, mistakes get a fitting message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schemas_of_judges(engine: Engine) -> list[dict[str, Any]]:
     return rows(engine, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'exercise%'")
 
 
-# -- 06
+# -- 06, reliability evidence
 
 
 def number(sql: str) -> Callable[[Engine], Any]:
@@ -128,7 +128,7 @@ def test_a_wrong_count_of_duplicates_is_told_what_it_forgets(
     assert schemas_of_judges(engine) == []
 
 
-# -- 08
+# -- 08, your own workflow
 
 
 def shop(run: Any, item: str, *, keys: Any = None, first: str = "charge", refunds: str = "refused") -> Any:
@@ -211,7 +211,7 @@ def test_the_order_of_the_solution_survives_every_death(engine: Engine) -> None:
     assert schemas_of_judges(engine) == []
 
 
-# -- 09
+# -- 09, beyond the lab
 
 
 def with_(**changes: Policy) -> Callable[[], Any]:

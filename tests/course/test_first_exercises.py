@@ -1,4 +1,4 @@
-"""The exercises can be solved: the solution passes, the stub is told what to do, plausible mistakes get a message that fits."""
+"""The exercises of 00 to 03: the solution passes, the stub is told what to do, plausible mistakes get a fitting message."""
 
 from __future__ import annotations
 
