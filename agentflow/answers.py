@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .agents import DEFAULT_WORKFLOW
 from .values import MAX_ID
 
 Status = Literal["ready", "waiting", "completed", "failed", "cancelled"]
@@ -35,7 +36,7 @@ class NewWorkflow(BaseModel):
         json_schema_extra={"examples": [{"request": "I cannot login after a password reset", "id": "ticket-1"}]},
     )
     request: str | dict[str, Any] = Field(description="The workflow's input; text for `support_agent`")
-    name: str = Field("support_agent", min_length=1, max_length=MAX_ID, description="Which workflow function runs it")
+    name: str = Field(DEFAULT_WORKFLOW, min_length=1, max_length=MAX_ID, description="Which workflow function runs it")
     id: str | None = Field(
         None,
         min_length=1,
@@ -63,7 +64,7 @@ class Summary(BaseModel):
     finished_at: datetime | None = Field(description="When it ended, in whatever way")
 
 
-class Step(BaseModel):
+class StepAnswer(BaseModel):
     """One checkpoint: the result of a call, or its recorded failure."""
 
     position: int
@@ -91,7 +92,7 @@ class Action(BaseModel):
     acknowledged_at: datetime | None
 
 
-class Workflow(Summary):
+class WorkflowAnswer(Summary):
     """One workflow with everything that is recorded of it."""
 
     request: Any
@@ -103,11 +104,11 @@ class Workflow(Summary):
     next_run_at: datetime
     recovery_started_at: datetime | None
     events: dict[str, Any] = Field(description="The events that came, with their payloads")
-    steps: list[Step]
+    steps: list[StepAnswer]
     actions: list[Action]
 
 
-class Entry(BaseModel):
+class EntryAnswer(BaseModel):
     """One thing that happened."""
 
     n: int

@@ -24,14 +24,26 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.routing import Match
 
 from . import errors
-from .answers import Delivered, Entry, Health, Metrics, NewWorkflow, Problem, Status, Summary, Worked, Workflow
+from .agents import why_unusable
+from .answers import (
+    Delivered,
+    EntryAnswer,
+    Health,
+    Metrics,
+    NewWorkflow,
+    Problem,
+    Status,
+    Summary,
+    Worked,
+    WorkflowAnswer,
+)
 from .engine import Engine, find_database, is_embedded
 from .gate import LOOPBACK, Gate, spelled
 from .log import log_event
 from .migrations import migrate
 from .values import MAX_EVENT_NAME, MAX_ID, check_name
 
-PATIENCE = 2.0  # seconds that a request waits for a database that is away
+REQUEST_PATIENCE = 2.0  # seconds that a request waits for a database that is away
 MAX_PAGE = 500
 STATUS_OF = {
     errors.UnknownWorkflow: 404,
@@ -48,7 +60,7 @@ STATUS_OF = {
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     said = {
-        403: "Asked under a foreign name or from a foreign page",
+        403: "AppEngine under a foreign name or from a foreign page",
         404: "There is no such workflow",
         409: "Another request came first; the sentence says which",
         413: "The body is too large",
@@ -68,7 +80,7 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
-Asked = Annotated[Engine, Depends(_engine)]
+AppEngine = Annotated[Engine, Depends(_engine)]
 
 
 def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
@@ -118,7 +130,7 @@ def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | N
 
 def engine_of_environment(schema: str | None = None) -> Engine:
     """An engine with little patience, on the database that find_database() finds; it need not answer yet."""
-    database = find_database(schema, patience=PATIENCE)
+    database = find_database(schema, patience=REQUEST_PATIENCE)
     try:
         migrate(database, laboratory=is_embedded())
     except errors.DatabaseAway as away:
@@ -184,18 +196,18 @@ def _add_documentation(app: FastAPI) -> None:
 
 
 def _add_workflows(app: FastAPI) -> None:
-    @app.post("/workflows", status_code=201, responses={200: {"model": Workflow}, **_refusals(409, *_WRITING)})
-    def create_workflow(engine: Asked, new: NewWorkflow, response: Response) -> Workflow:
+    @app.post("/workflows", status_code=201, responses={200: {"model": WorkflowAnswer}, **_refusals(409, *_WRITING)})
+    def create_workflow(engine: AppEngine, new: NewWorkflow, response: Response) -> WorkflowAnswer:
         """The workflow exists: 201 if this request made it, 200 if it was there with the same request."""
-        if new.name == "support_agent" and not isinstance(new.request, str):
-            raise HTTPException(422, "support_agent takes a text as its request. Nothing was changed.")
+        if reason := why_unusable(new.name, new.request):
+            raise HTTPException(422, f"{reason} Nothing was changed.")
         row = engine.create_workflow(new.request, name=new.name, workflow_id=new.id)
         response.status_code = 201 if row["created"] else 200
-        return Workflow.model_validate(row)
+        return WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows", responses=_refusals(422))
     def list_workflows(
-        engine: Asked,
+        engine: AppEngine,
         status: Status | None = None,
         prefix: Annotated[str, Query(max_length=MAX_ID, description="How the id begins, literally")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
@@ -207,22 +219,22 @@ def _add_workflows(app: FastAPI) -> None:
         return [Summary.model_validate(row) for row in rows]
 
     @app.get("/workflows/{workflow_id}", responses=_refusals(404, 422))
-    def get_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+    def get_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
         """One workflow: state, classification, plan, result, lease, token, steps."""
         row = engine.get_workflow(workflow_id)
         if row is None:
             raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
-        return Workflow.model_validate(row)
+        return WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))
-    def history(engine: Asked, workflow_id: Id) -> list[Entry]:
+    def history(engine: AppEngine, workflow_id: Id) -> list[EntryAnswer]:
         """Everything that happened to one workflow, in order; the world's entries stand among the engine's."""
         get_workflow(engine, workflow_id)
-        return [Entry.model_validate(entry) for entry in engine.history(workflow_id)]
+        return [EntryAnswer.model_validate(entry) for entry in engine.history(workflow_id)]
 
     @app.post("/workflows/{workflow_id}/events/{name}", responses=_refusals(404, 409, *_WRITING))
     def deliver_event(
-        engine: Asked,
+        engine: AppEngine,
         workflow_id: Id,
         name: Annotated[str, Path(min_length=1, max_length=3 * MAX_EVENT_NAME), AfterValidator(spelled)],
         payload: Annotated[Any, Body(description="Any JSON value; no body is null")] = None,
@@ -232,13 +244,13 @@ def _add_workflows(app: FastAPI) -> None:
         return Delivered(workflow_id=workflow_id, event=name)
 
     @app.post("/workflows/{workflow_id}/cancel", responses=_refusals(404, 409, *_WRITING))
-    def cancel_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+    def cancel_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
         """The workflow is cancelled, unless it ended before."""
         engine.cancel_workflow(workflow_id)
         return get_workflow(engine, workflow_id)
 
     @app.post("/workflows/{workflow_id}/requeue", responses=_refusals(404, 409, *_WRITING))
-    def requeue_workflow(engine: Asked, workflow_id: Id) -> Workflow:
+    def requeue_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
         """A failed workflow can run again."""
         engine.requeue_workflow(workflow_id)
         return get_workflow(engine, workflow_id)
@@ -246,7 +258,7 @@ def _add_workflows(app: FastAPI) -> None:
 
 def _add_operations(app: FastAPI) -> None:
     @app.get("/health", responses=_refusals())
-    def health(engine: Asked) -> Health:
+    def health(engine: AppEngine) -> Health:
         """The database was asked, and has the tables."""
         answer = engine.database.check()
         engine.runnable([])
@@ -255,12 +267,12 @@ def _add_operations(app: FastAPI) -> None:
 
     @app.post("/workers/{worker_id}/run-once", responses=_refusals(*_WRITING))
     def run_once(
-        engine: Asked, worker_id: Annotated[str, Path(min_length=1, max_length=3 * MAX_ID), AfterValidator(spelled)]
+        engine: AppEngine, worker_id: Annotated[str, Path(min_length=1, max_length=3 * MAX_ID), AfterValidator(spelled)]
     ) -> Worked:
         """One runnable workflow was carried as far as it goes, by a worker of this name inside the API."""
         return Worked(worked=engine.run_once(worker_id))
 
     @app.get("/metrics", responses=_refusals())
-    def metrics(engine: Asked) -> Metrics:
+    def metrics(engine: AppEngine) -> Metrics:
         """The reliability figures."""
         return Metrics.model_validate(engine.reliability_metrics())

@@ -14,27 +14,42 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import dict_row
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, create_engine, text
 from sqlalchemy import Engine as Alchemy
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from .driver_errors import is_spent, named, unconnected
-from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
+from .driver_errors import is_spent, translate, unconnected
+from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
 from .log import log_event, logger
 from .model import Boundary, Hook
-from .queries import LABORATORY, READS
-from .schema import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .statements import TRANSACTIONS
+from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
 
 Row = dict[str, Any]
+Run = Callable[[str, str, Mapping[str, Any] | None], list[Row]]
+Door = Callable[[str, str, Mapping[str, Any] | None, Run], list[Row]]
+"""What every statement passes on its way to PostgreSQL: gets its name, text and parameters, and `run`, which really runs
+one; returns the rows. A connection that is given out passes as the statement `session`, with an empty text."""
+
+T = TypeVar("T")
+_DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _forget_connections() -> None:
+    for database in list(_DATABASES):
+        database.forget_connections()
+
+
+if hasattr(os, "register_at_fork"):  # a forked child opens its own connections instead of sharing its parent's
+    os.register_at_fork(after_in_child=_forget_connections)
 
 # Set on each connection, in two round trips; a platform that does not know the second keeps its own.
 _SETTINGS = (
@@ -56,12 +71,13 @@ class Database:
     `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
     not answer; `application_name` is how its connections are called in pg_stat_activity. Each connection prepares its
     statements, keeps settings, and listens, so a pooler between must be in session mode; one in transaction mode is found
-    out and named. Raises BadName for a schema name that cannot be used.
+    out and named. If there is a `door`, every statement passes it. Raises BadName for a schema name that cannot be used.
     """
 
     def __init__(
-        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow"
-    ) -> None:
+        self, url: str, schema: str = DEFAULT_SCHEMA, *, patience: float = 30.0, application_name: str = "agentflow",
+        door: Door | None = None,
+    ) -> None:  # fmt: skip
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(
                 f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another."
@@ -70,26 +86,30 @@ class Database:
             raise BadName(f"schema {schema!r} belongs to PostgreSQL itself; choose another.")
         self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
-        self.give_up = threading.Event()
-        self.alchemy: Alchemy = create_engine(
-            self.url, isolation_level="AUTOCOMMIT", creator=self._connect
-        ).execution_options(schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX})
+        self.give_up, self.door = threading.Event(), door
+        self.alchemy = self._alchemy()
         self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
-        self._texts = {name: s.render(schema) for name, s in (TRANSACTIONS | READS | LABORATORY).items()}
-        _drop_in_children(self)
+        self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
+        _DATABASES.add(self)
+
+    def _alchemy(self) -> Alchemy:
+        return create_engine(self.url, isolation_level="AUTOCOMMIT", creator=self._given_connection).execution_options(
+            schema_translate_map={None: self.schema, "world": self.schema + WORLD_SUFFIX}
+        )
 
     def sql(self, name: str) -> str:
         """The text that PostgreSQL gets for a transaction or read of this name."""
         return self._texts[name]
 
     def twin(self, *, patience: float | None = None, application_name: str | None = None) -> Database:
-        """The same database, asked with the same texts, on connections of its own."""
+        """The same database, asked with the same texts by the same door, on connections of its own."""
         where = self.url.render_as_string(hide_password=False)
         other = type(self)(
             where,
             self.schema,
             patience=self.patience if patience is None else patience,
             application_name=application_name or self.application_name,
+            door=self.door,
         )
         other._texts = self._texts
         return other
@@ -98,7 +118,14 @@ class Database:
         """The same database and connections, asked with these texts under these names instead."""
         other = copy.copy(self)
         other._texts = {**self._texts, **texts}
-        _drop_in_children(other)
+        _DATABASES.add(other)
+        return other
+
+    def with_door(self, door: Door) -> Database:
+        """The same database, texts and connections, where every statement passes this door (and no other)."""
+        other = copy.copy(self)
+        other.door, other.alchemy = door, other._alchemy()
+        _DATABASES.add(other)
         return other
 
     def transact(
@@ -146,22 +173,64 @@ class Database:
 
     def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         """One attempt at the named statement. Raises DatabaseAway or OutcomeUnknown, and names what else went wrong."""
-        return self._run(name, self._texts[name], params)
+        return self._pass(name, self._texts[name], params)
+
+    def run(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[Row]:
+        """Like execute(), for a statement that is not among the named ones. It must return rows."""
+        return self._pass(statement.name, statement.render(self.schema), params)
+
+    def read_sql(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[Row]]:
+        """The columns and rows of one query, which names tables without a schema and can change nothing.
+
+        `params` fill `:name`. Raises QueryRefused with PostgreSQL's words, DatabaseAway.
+        """
+
+        def read(cursor: psycopg.Cursor[Row]) -> tuple[list[str], list[Row]]:
+            try:
+                with cursor.connection.transaction():
+                    cursor.execute("SET TRANSACTION READ ONLY")
+                    cursor.execute(f'SET LOCAL search_path TO "{self.schema}", "{self.schema}{WORLD_SUFFIX}"')
+                    # Prepared: PostgreSQL then takes one command only, and refuses a COMMIT in front of another.
+                    rows = cursor.execute(driver_sql(sql), params or {}, prepare=True).fetchall()
+                    return [column.name for column in cursor.description or ()], rows
+            except (psycopg.ProgrammingError, psycopg.DataError, psycopg.errors.ReadOnlySqlTransaction) as error:
+                raise QueryRefused(str(error).strip()) from error
+
+        self._pass("session", "", None)
+        return self._with_cursor("query", read)
+
+    def session(self) -> psycopg.Connection[Row]:
+        """A connection for several statements, committed one by one, that the caller closes. Raises DatabaseAway."""
+        connection = self._given_connection()
+        connection.row_factory = dict_row
+        return connection
+
+    def _given_connection(self) -> psycopg.Connection[Any]:
+        self._pass("session", "", None)
+        return self._connect()
 
     def check(self) -> Row:
         """What answers: server version, database, whether commits are durable. Raises DatabaseAway at once, without patience."""
         try:
-            return self._run("check", _CHECK, None)[0]
+            return self._pass("check", _CHECK, None)[0]
         except OutcomeUnknown:  # a connection had died while idle, which says nothing about the server
-            return self._run("check", _CHECK, None)[0]
+            return self._pass("check", _CHECK, None)[0]
+
+    def _pass(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+        return self.door(name, text, params, self._run) if self.door else self._run(name, text, params)
 
     def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+        if name == "session":
+            return []
+        return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall())
+
+    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[Row]], T]) -> T:
         cursor = self._take()
         try:
-            rows = cursor.execute(text, params, prepare=True).fetchall()
+            answer = work(cursor)
         except BaseException as error:
             lost = (
-                named(error, cursor.connection, name, where=self.where, schema=self.schema)
+                translate(error, cursor.connection, name, where=self.where, schema=self.schema)
                 if isinstance(error, psycopg.Error)
                 else None
             )
@@ -170,7 +239,7 @@ class Database:
                 raise
             raise lost from error
         self._idle.append(cursor)
-        return rows
+        return answer
 
     # SQLAlchemy's pool does the same for twice the time; a statement's own work is not much more than that.
     def _take(self) -> psycopg.Cursor[Row]:
@@ -202,12 +271,12 @@ class Database:
 
     def listen(self) -> psycopg.Connection[Any]:
         """A connection of its own that hears when work arrives. Raises DatabaseAway."""
-        connection = self._connect()
+        connection = self._given_connection()
         try:
             connection.execute(f'LISTEN "{self.schema}"')
         except psycopg.Error as error:
             connection.close()
-            raise named(error, connection, "listen", where=self.where, schema=self.schema) from error
+            raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
     @property
@@ -247,17 +316,9 @@ def _address(url: str) -> URL:
     return address
 
 
-def _drop_in_children(database: Database) -> None:
-    """A forked child opens its own connections instead of sharing its parent's."""
-    if hasattr(os, "register_at_fork"):
-        reference = weakref.ref(database)
-
-        def drop() -> None:
-            inherited = reference()
-            if inherited is not None:
-                inherited.forget_connections()
-
-        os.register_at_fork(after_in_child=drop)
+def driver_sql(sql: str) -> bytes:
+    """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
+    return str(text(sql).compile(dialect=PGDialect_psycopg())).encode()  # type: ignore[no-untyped-call]
 
 
 def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:

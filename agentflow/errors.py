@@ -108,6 +108,10 @@ class OutcomeUnknown(DatabaseAway):
     """The connection was lost after a statement was sent: it may have been committed, or may yet be."""
 
 
+class QueryRefused(AgentFlowError):
+    """PostgreSQL refused a query that somebody wrote, or the query would have changed something; nothing was changed."""
+
+
 class TooLarge(AgentFlowError, ValueError):
     """A row would grow beyond what PostgreSQL can hold; nothing was written."""
 

@@ -79,7 +79,7 @@ class ClaimedJournal:
 
     def record(self, step_id: str, value: Any) -> Any:
         """The step is checkpointed; the value, which passed to_json(), as a replay would return it."""
-        state = self.states.get(step_id, step_id.upper())
+        state = self.states.get(step_id)
         self._advance(self.engine.checkpoint(self.claim, step_id, value, state=state, detail=self._detail()))
         return value
 
@@ -124,7 +124,7 @@ class ClaimedJournal:
 
     def wait(self, step_id: str, name: str) -> Any:
         """The event's payload, checkpointed. Raises Suspend when the workflow was parked instead."""
-        state = self.states.get(step_id, step_id.upper())
+        state = self.states.get(step_id)
         claim, arrived, payload = self.engine.wait_for_event(
             self.claim, step_id, name, state=state, detail=self._detail()
         )

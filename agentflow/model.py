@@ -87,6 +87,16 @@ class Boundary:
     subject: str | None = None
     outcome: Outcome | None = None
 
+    @property
+    def name(self) -> str:
+        """The transaction and its subject, such as `checkpoint classify`."""
+        return f"{self.transaction} {self.subject or ''}".strip()
+
+    @property
+    def place(self) -> str:
+        """The same with its edge, such as `before checkpoint classify`."""
+        return f"{self.edge} {self.name}"
+
 
 Hook = Callable[[Boundary], None]
 
@@ -104,7 +114,6 @@ class Policy:
     first_delay: float = 0.2
     max_delay: float = 60.0
     crash_budget: int = 5
-    patience: float = 30.0
     unknown_outcome: Literal["call_again", "look_up"] = "call_again"
 
     def delay(self, attempt: int) -> float:

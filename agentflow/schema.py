@@ -24,9 +24,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 
-DEFAULT_SCHEMA = "agentflow"
-WORLD_SUFFIX = "_world"
-
 # CHECKs name a list as one array literal: PostgreSQL reads their expressions from text in every statement that writes.
 metadata = MetaData()
 _now = text("clock_timestamp()")

@@ -46,7 +46,7 @@ else:
 USER = "agentflow"
 DATABASE = "agentflow"
 PORT = 5432  # of the socket's name; Windows, with TCP, keeps a port that was free
-PATIENCE = 60  # seconds for a start or a stop
+SERVER_PATIENCE = 60  # seconds for a start or a stop
 SOCKET_PATH_MAX = 103  # bytes: what macOS takes; Linux takes 107
 WINDOWS = sys.platform == "win32"
 SETTINGS = {
@@ -114,7 +114,7 @@ class Account:
         with tempfile.TemporaryFile() as output:  # not a pipe: a server that inherits a pipe keeps its reader waiting
             try:
                 code = subprocess.run(
-                    [*self.prefix, *map(str, command)], cwd=cwd, env=environment, check=False, timeout=2 * PATIENCE,
+                    [*self.prefix, *map(str, command)], cwd=cwd, env=environment, check=False, timeout=2 * SERVER_PATIENCE,
                     stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                     pass_fds=keep, user=self.uid, group=self.gid, extra_groups=groups,
                 ).returncode  # fmt: skip
@@ -215,10 +215,6 @@ class Server:
         except psycopg.OperationalError as error:
             raise ServerError(f"PostgreSQL in {self.home} does not answer; call start(). {error}") from error
 
-    def is_durable(self) -> bool:
-        """Whether what was committed survives a power cut."""
-        return all(value == "on" for value in self.settings().values())
-
     # Below: the inside. All that changes something is called under the file lock.
 
     def _query(self, sql: str, database: str = "postgres") -> list[bytes]:
@@ -247,10 +243,10 @@ class Server:
             return False
 
     def _wait(self, reached: Callable[[], bool], trouble: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SERVER_PATIENCE
         while not reached():
             if time.monotonic() > deadline:
-                raise self._error(f"{trouble} after {PATIENCE} s")
+                raise self._error(f"{trouble} after {SERVER_PATIENCE} s")
             time.sleep(0.02)
 
     def _error(self, trouble: str, said: str = "") -> ServerError:
@@ -308,7 +304,7 @@ class Server:
             account.own(ours)
         for stale in (self.data / "postmaster.pid", *self.socket_folder.iterdir()):  # nothing is alive, so they are
             stale.unlink(missing_ok=True)
-        command = [find_binaries() / "pg_ctl", "start", "-w", "-t", PATIENCE, "-D", "data", "-l", self.log.name]
+        command = [find_binaries() / "pg_ctl", "start", "-w", "-t", SERVER_PATIENCE, "-D", "data", "-l", self.log.name]
         with _file_lock(self.home / "lifeline") as held:  # when we close it, only those who inherited it hold it
             code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held.fileno()])
         if code != 0:
@@ -321,7 +317,7 @@ class Server:
             return
         with self._alone():
             if self._is_alive() or self.is_running():
-                command = [find_binaries() / "pg_ctl", "stop", "-w", "-t", PATIENCE, "-m", mode, "-D", "data"]
+                command = [find_binaries() / "pg_ctl", "stop", "-w", "-t", SERVER_PATIENCE, "-m", mode, "-D", "data"]
                 _, said = self._account().run(command, cwd=self.home)
                 self._wait(lambda: not self._is_alive() and not self.is_running(), f"did not stop ({said})")
             if not WINDOWS and (link := Path(self.host())) != self.socket_folder:

@@ -17,7 +17,7 @@ from .log import log_event
 from .model import Boundary, ToolCall
 from .values import to_json
 
-Fault = Literal["refuse", "lose_request", "lose_reply", "forget"]
+ToolFault = Literal["refuse", "lose_request", "lose_reply", "forget"]
 ANSWERS: Mapping[str, Any] = {"resolve-account": {"account_unlocked": True, "resolution_code": "SIM-200"}}
 
 
@@ -34,7 +34,7 @@ class SimulatedTool:
         database: Database,
         *,
         answers: Mapping[str, Any] = ANSWERS,
-        fault: Callable[[ToolCall], Fault | None] | None = None,
+        fault: Callable[[ToolCall], ToolFault | None] | None = None,
     ) -> None:
         self.database, self.answers, self.fault = database, answers, fault
 
@@ -50,13 +50,13 @@ class SimulatedTool:
                 f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue."
             )
         if fault == "lose_request":
-            raise TimeoutError(f"{call.action}: no answer (the request was lost).")
+            raise no_answer(call.action, "request")
         if fault == "forget":
             self.forget_keys()
         row = self._run("tool", self._params(call))[0]
         self._log("tool_attempt_committed", call, attempts=row["attempts"], effect_id=row["effect_id"])
         if fault == "lose_reply":
-            raise TimeoutError(f"{call.action}: no answer (the reply was lost).")
+            raise no_answer(call.action, "reply")
         return row["result"]
 
     def look_up(self, idempotency_key: str | None) -> tuple[bool, Any]:
@@ -84,6 +84,11 @@ class SimulatedTool:
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.database.transact(name, params, Boundary(name, "before"))[0]
+
+
+def no_answer(name: str, lost: str) -> TimeoutError:
+    """What a caller gets when its `lost` ("request" or "reply") never arrives: it cannot know whether the tool has acted."""
+    return TimeoutError(f"{name}: no answer (the {lost} was lost).")
 
 
 def mock_llm_classify(request: str) -> dict[str, str]:

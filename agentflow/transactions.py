@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -29,21 +29,8 @@ from .errors import (
     UnknownWorkflow,
 )
 from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
+from .statements import TRANSACTIONS
 from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
-
-DEFAULT_WORKFLOW = "support_agent"
-DEFAULT_ACTION = "resolve-account"
-_ADVANCING = {"checkpoint", "acknowledge", "wait"}
-_RELEASING = {"complete", "fail", "release", "postpone", "wait"}
-
-# A statement that is refused by the row as it was when it began may wait, to record that, for the very change that makes
-# it possible (a requeue behind the fail). The refusal shows the row as it is now; if it would do, the statement is asked again.
-NOW_POSSIBLE: Mapping[str, Callable[[Row], bool]] = {
-    "deliver": lambda row: row["status"] in ("ready", "waiting") and row["same"] is None,
-    "cancel": lambda row: row["status"] in ("ready", "waiting"),
-    "requeue": lambda row: row["status"] == "failed",
-    "expire": lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
-}
 
 
 class Transactions:
@@ -66,9 +53,7 @@ class Transactions:
 
     # -- creating and reading ------------------------------------------------------------------------------------------
 
-    def create_workflow(
-        self, request: Any, *, name: str = DEFAULT_WORKFLOW, workflow_id: str | None = None
-    ) -> dict[str, Any]:
+    def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
         """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
 
         `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
@@ -78,7 +63,7 @@ class Transactions:
         return {**(self.get_workflow(found) or {}), "created": created}
 
     def create_workflows(
-        self, requests: Sequence[Any], *, name: str = DEFAULT_WORKFLOW, workflow_ids: Sequence[str | None] | None = None
+        self, requests: Sequence[Any], *, name: str, workflow_ids: Sequence[str | None] | None = None
     ) -> list[str]:
         """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
 
@@ -123,20 +108,13 @@ class Transactions:
         return {workflow_id: inserted[workflow_id] for workflow_id in ids}
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
-        """The workflow's row with `request`, `classification`, `plan`, `steps` and `actions`, or None."""
+        """The workflow's row with `request`, `steps` and `actions`, or None."""
         rows = self.database.read("inspect", {"p_workflow": check_name("workflow id", workflow_id)})
         if not rows:
             return None
         row = rows[0]
-        values = {step["step_id"]: step["value"] for step in row["steps"]}
         events = {name: json.loads(payload) for name, payload in row["events"].items()}
-        return {
-            **row,
-            "events": events,
-            "request": row["input"],
-            "classification": values.get("classify"),
-            "plan": values.get("plan"),
-        }
+        return {**row, "events": events, "request": row["input"]}
 
     def list_workflows(
         self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
@@ -159,7 +137,7 @@ class Transactions:
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def claim_workflow(
-        self, worker_id: str, lease_seconds: float | None = None, *, names: Sequence[str] = (DEFAULT_WORKFLOW,)
+        self, worker_id: str, lease_seconds: float | None = None, *, names: Sequence[str]
     ) -> Claim | None:
         """The oldest runnable workflow of these names belongs to the worker, or None if there is none now.
 
@@ -231,12 +209,12 @@ class Transactions:
 
         Transaction: checkpoint. Raises LostLease, UnfaithfulValue.
         """
-        params = self._recorded(claim, step_id, value, error) | {"p_state": state or step_id.upper()}
+        params = self._recorded(claim, step_id, value, error) | {"p_state": _state_after(step_id, state)}
         self._guarded("checkpoint", claim, step_id, params, detail)
         return replace(claim, checkpoints=claim.checkpoints + 1, attempts=0)
 
     def create_action_intent(
-        self, claim: Claim, key: str = DEFAULT_ACTION, action: str = DEFAULT_ACTION, arguments: Any = None, *,
+        self, claim: Claim, key: str, action: str, arguments: Any = None, *,
         state: str = "ACTION_PENDING", detail: str | None = None,
     ) -> ActionIntent:  # fmt: skip
         """The action is planned under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
@@ -277,7 +255,7 @@ class Transactions:
         return result
 
     def acknowledge_action(
-        self, claim: Claim, tool_result: Any = None, key: str = DEFAULT_ACTION, *, state: str = "ACTION_ACKNOWLEDGED",
+        self, claim: Claim, tool_result: Any, key: str, *, state: str = "ACTION_ACKNOWLEDGED",
         error: dict[str, Any] | None = None, detail: str | None = None,
     ) -> Claim:  # fmt: skip
         """The planned action is acknowledged with the tool's result (or its refusal) and checkpointed.
@@ -301,7 +279,7 @@ class Transactions:
         Returns the next claim, whether it had arrived, and the payload. Transaction: wait. Raises LostLease.
         """
         check_name("event name", name, MAX_EVENT_NAME)
-        params = {"p_step": check_name("step id", step_id), "p_state": state or step_id.upper()}
+        params = {"p_step": check_name("step id", step_id), "p_state": _state_after(step_id, state)}
         row = self._guarded("wait", claim, name, params, detail)
         if row["outcome"] == "refused":  # it was in doubt, and had been committed by an earlier issue
             if row["lease_owner"] is None:
@@ -405,7 +383,7 @@ class Transactions:
             step = f"step {told.get('p_step', subject)!r}"
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
         if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
-            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired: see NOW_POSSIBLE.
+            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired.
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
@@ -435,12 +413,17 @@ class Transactions:
         }
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
         rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
-        if rows and rows[0]["outcome"] == "refused" and NOW_POSSIBLE[name](rows[0]):
+        now_possible = TRANSACTIONS[name].now_possible
+        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
             raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; list_workflows() shows which there are.")
         return {**rows[0], "in_doubt": in_doubt}
+
+
+def _state_after(step_id: str, declared: str | None) -> str:
+    return declared or step_id.upper()
 
 
 def _was_mine(name: str, row: Row, claim: Claim) -> bool:
@@ -451,9 +434,9 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
     if row["fence_token"] != claim.fence_token or row["status"] == "cancelled":
         return False
     if row["lease_owner"] is None:
-        return name in _RELEASING
+        return bool(TRANSACTIONS[name].releases)
     advanced = row["lease_owner"] == claim.worker_id and row["checkpoints"] == claim.checkpoints + 1
-    return bool(advanced and name in _ADVANCING)
+    return bool(advanced and TRANSACTIONS[name].advances)
 
 
 def _reason(row: Row, claim: Claim) -> str | None:

@@ -34,7 +34,7 @@ from .renewals import Renewals
 from .run import DurableRunner, Workflow, interrupted
 from .transactions import Transactions
 
-Outcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
+RunOutcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
 
 def new_identity(name: str) -> str:
@@ -45,7 +45,7 @@ def new_identity(name: str) -> str:
 def carry(
     engine: Transactions, claim: Claim, function: Workflow, tool: Tool, stopping: Callable[[], bool] = lambda: False,
     *, loaded: bool = False,
-) -> Outcome:  # fmt: skip
+) -> RunOutcome:  # fmt: skip
     """The claimed workflow was carried as far as this claim goes: completed, failed, waiting, postponed or released.
 
     Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
@@ -109,7 +109,7 @@ class Worker:
         self._stop, self._bell = threading.Event(), Bell(engine.database)
         self._told = False  # to stop, by a signal: seen at once, before the event is set
 
-    def run_once(self) -> Outcome | None:
+    def run_once(self) -> RunOutcome | None:
         """One workflow was claimed and carried as far as it goes; None if nothing was runnable.
 
         Raises DatabaseAway and CrashInjected.

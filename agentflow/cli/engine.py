@@ -17,22 +17,21 @@ from sqlalchemy import inspect
 
 from .. import doctor as doctoring
 from .. import evidence, server
+from ..agents import DEFAULT_WORKFLOW, WORKFLOWS
 from ..database import Database
 from ..engine import Engine, find_database, is_embedded, open_engine
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..gate import LOOPBACK
 from ..log import log_event
-from ..migrations import LABORATORY, migrate, standing, way_out
+from ..migrations import LABORATORY_MARK, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
-from ..schema import DEFAULT_SCHEMA
-from ..transactions import DEFAULT_WORKFLOW
+from ..statements import DEFAULT_SCHEMA
 from ..worker import new_identity
-from ..workflows import WORKFLOWS
 from . import launch
-from .options import PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
+from .options import COMMAND_PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
 
-BATCH = 500
+SUBMIT_BATCH = 500
 NOTEBOOKS = "--schema start_here"
 
 
@@ -43,12 +42,12 @@ def lab(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """Start PostgreSQL and JupyterLab on the first notebook."""
-    database = find_database(schema, patience=PATIENCE)
+    database = find_database(schema, patience=COMMAND_PATIENCE)
     migrate(database, laboratory=True)
     database.close()
     folder = launch.course_folder()
     if folder is None:
-        typer.echo(f"{launch.FIRST} was not found here or above; JupyterLab opens on this folder.", err=True)
+        typer.echo(f"{launch.FIRST_NOTEBOOK} was not found here or above; JupyterLab opens on this folder.", err=True)
     typer.echo(f"Schema {schema!r} at {database.where} is ready. Ctrl-C ends JupyterLab, `agentflow stop` PostgreSQL.")
     launch.become(launch.jupyterlab(port, browser, folder), schema)
 
@@ -132,7 +131,7 @@ def migrate_schema(
     as_json: Json = False,
 ) -> None:
     """Give the schema today's tables; again changes nothing."""
-    database = find_database(schema, patience=PATIENCE)
+    database = find_database(schema, patience=COMMAND_PATIENCE)
     before = standing(database)
     if before == "damaged":
         raise AgentFlowError(
@@ -156,7 +155,7 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Delete a laboratory's workflows and effects; answers stay."""
-    engine = Engine(find_database(schema, patience=PATIENCE))
+    engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
     if not _is_laboratory(engine.database):
         raise NotALaboratory(
             f"schema {schema!r} at {engine.database.where} is not a laboratory's. Nothing was deleted; `agentflow "
@@ -200,7 +199,7 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Create a workflow for each request of a file or of stdin."""
-    engine = open_engine(schema=schema, patience=PATIENCE)
+    engine = open_engine(schema=schema, patience=COMMAND_PATIENCE)
     created, shown = 0, sys.stderr.isatty() if progress is None else progress
     try:
         for batch in _batches(read_requests(requests, column)):
@@ -229,7 +228,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 
     They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
     """
-    database = find_database(schema, patience=PATIENCE)
+    database = find_database(schema, patience=COMMAND_PATIENCE)
     _exists(database)
     figures = Engine(database).write_reliability_report()
     if as_json:
@@ -260,9 +259,9 @@ def _exists(database: Database) -> None:
 
 
 def _is_laboratory(database: Database) -> bool:
-    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY)
+    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
 
 
 def _batches(requests: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(requests, BATCH)):
+    while batch := list(islice(requests, SUBMIT_BATCH)):
         yield batch

@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..agents import DEFAULT_WORKFLOW
 from ..engine import find_database
 from ..errors import BadName
 from ..requests import DEFAULT_COLUMN, read_requests
-from ..transactions import DEFAULT_WORKFLOW
-from .options import PATIENCE, Column, Json, Progress, Requests, app, print_figures, print_json
+from .options import COMMAND_PATIENCE, Column, Json, Progress, Requests, app, print_figures, print_json
 
 
 @app.command()
@@ -132,7 +132,7 @@ def atlas(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
     found = run(
-        find_database("atlas", patience=PATIENCE).url.render_as_string(hide_password=False),
+        find_database("atlas", patience=COMMAND_PATIENCE).url.render_as_string(hide_password=False),
         schema=schema,
         progress=progress,
     )

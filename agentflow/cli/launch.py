@@ -22,7 +22,7 @@ from ..log import log_event
 from ..migrations import migrate
 from ..run import Workflow
 
-FIRST = Path("notebooks", "00-start-here.ipynb")
+FIRST_NOTEBOOK = Path("notebooks", "00-start-here.ipynb")
 JUPYTER = (
     Path(__file__).parent.parent / "jupyter"
 )  # configuration without which JupyterLab asks whether it may fetch news
@@ -32,7 +32,7 @@ def course_folder() -> Path | None:
     """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout."""
     here = Path.cwd()
     candidates = [here, *here.parents, Path(__file__).resolve().parents[2]]
-    return next((folder for folder in candidates if (folder / FIRST).is_file()), None)
+    return next((folder for folder in candidates if (folder / FIRST_NOTEBOOK).is_file()), None)
 
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
@@ -40,7 +40,7 @@ def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
     parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
     parts += ["--LabApp.extension_manager=readonly"]
     if folder:
-        parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]
+        parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK.as_posix()}"]
     if not browser:
         parts.append("--no-browser")
     if getattr(os, "geteuid", lambda: 1)() == 0:

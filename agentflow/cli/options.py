@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
+COMMAND_PATIENCE = 2.0  # seconds that a command waits for a database that is away; a worker waits for ever
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from psycopg.errors import DuplicateTable
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaTooNew
-from ..schema import WORLD_SUFFIX, metadata
+from ..schema import metadata
+from ..statements import WORLD_SUFFIX
 
-LABORATORY = "agentflow laboratory"
-COURSE = "agentflow course"
-VERSION_TABLE = "schema_version"
+LABORATORY_MARK = "agentflow laboratory"
+COURSE_MARK = "agentflow course"
+"""The comments of two kinds of schema: one that may be emptied, one that keeps a learner's answers."""
+
+_FOLDER = Path(__file__).parent
 
 
 def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
@@ -30,11 +29,16 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
     answers, which never becomes a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
     holds workflows or answers and was not marked so before they came, DatabaseAway if PostgreSQL cannot do it now.
     """
+    purpose = LABORATORY_MARK if laboratory else COURSE_MARK if course else None
     database.check()
-    purpose = LABORATORY if laboratory else COURSE if course else None
-    if purpose is None and standing(database) in ("current", "damaged"):
+    if _is_done(database, purpose):
         return
-    config = _config()
+    from alembic import command  # here, so that no other process waits for Alembic to be imported
+    from alembic.config import Config
+    from alembic.util.exc import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     engine = create_engine(database.url)
     try:
         with engine.begin() as connection:
@@ -76,9 +80,10 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
     `damaged`: it was given today's tables, and one of them is gone since.
     """
     database.check()
-    options = {"version_table": VERSION_TABLE, "version_table_schema": database.schema}
     with database.alchemy.connect() as connection:
-        found = MigrationContext.configure(connection, opts=options).get_current_revision()
+        found = None
+        if connection.execute(text("SELECT to_regclass(:n)"), {"n": f'"{database.schema}".schema_version'}).scalar():
+            found = connection.execute(text(f'SELECT version_num FROM "{database.schema}".schema_version')).scalar()
         names = [
             f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()
         ]
@@ -86,12 +91,12 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
             text("SELECT bool_or(to_regclass(n) IS NULL) FROM unnest(CAST(:names AS text[])) AS n"), {"names": names}
         )
         damaged = bool(lost.scalar())
-    known = ScriptDirectory.from_config(_config())
+    known = sorted(path.name.partition("_")[0] for path in _FOLDER.glob("versions/[0-9]*.py"))
     if found is None:
         return "missing"
-    if found == known.get_current_head():
+    if found == known[-1]:
         return "damaged" if damaged else "current"
-    return "old" if found in {script.revision for script in known.walk_revisions()} else "newer"
+    return "old" if found in known else "newer"
 
 
 def way_out(schema: str) -> str:
@@ -99,10 +104,12 @@ def way_out(schema: str) -> str:
     return f'run DROP SCHEMA IF EXISTS "{schema}", "{schema}{WORLD_SUFFIX}" CASCADE; in psql'
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    return config
+def _is_done(database: Database, purpose: str | None) -> bool:
+    """Whether nothing is left to do. What PostgreSQL refuses here, it refuses again, and is explained, in migrate()."""
+    with suppress(DBAPIError):
+        marked = purpose is None or database.read("purpose", {})[0]["purpose"] == purpose
+        return marked and standing(database) in ("current", "damaged")
+    return False
 
 
 def _mark(connection: Connection, database: Database, wanted: str) -> None:
@@ -112,12 +119,12 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
     if found == wanted:
         return
     where = f"schema {database.schema!r} at {database.where}"
-    if found == COURSE:
+    if found == COURSE_MARK:
         raise NotALaboratory(
             f"{where} keeps the learner's answers, so it never becomes a laboratory. Nothing was changed; choose "
             "another name, such as lab."
         )
-    if found == LABORATORY:
+    if found == LABORATORY_MARK:
         raise NotALaboratory(
             f"{where} is a laboratory, and a reset would empty it: answers cannot be kept there. Nothing was changed; "
             "choose another name with AGENTFLOW_COURSE."

@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from agentflow.schema import WORLD_SUFFIX, metadata
+from agentflow.schema import metadata
+from agentflow.statements import WORLD_SUFFIX
 
 attributes = context.config.attributes
 schema = attributes["schema"]

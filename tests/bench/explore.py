@@ -9,9 +9,9 @@ from agentflow import Engine
 from agentflow.lab.broken.catalogue import BROKEN
 from agentflow.lab.explorer.explore import explore
 from agentflow.lab.explorer.report import Exploration
-from agentflow.lab.explorer.verdicts import VERDICTS
-from agentflow.lab.verify.checker import check
+from agentflow.lab.verify.checker import find_mistakes
 from tests.bench.place import Place
+from tests.support.verdicts import VERDICTS
 
 LARGER = {"crashes": 3, "expiries": 3, "lost_replies": 2}
 COPIES = 145_000  # of a workflow with seven entries
@@ -50,7 +50,7 @@ def checked(place: Place, *, copies: int = COPIES) -> tuple[int, float]:
             )
         entries: int = connection.exec_driver_sql(f'SELECT count(*) FROM "{database.schema}".history').scalar_one()
     began = time.perf_counter()
-    assert check(database) == []
+    assert find_mistakes(database) == []
     return entries, time.perf_counter() - began
 
 

@@ -80,7 +80,7 @@ def explored(place: Place, say: Callable[[str], None]) -> tuple[list[tuple[str, 
     slowest = max(took, key=lambda name: took[name])
     notes = [
         f"Exhausted: {one.states:,} states, {one.transitions:,} transitions, {one.schedules:,} schedules; PostgreSQL was "
-        f"asked {one.asked:,} statements."
+        f"asked {one.statements:,} statements."
         for one in spaces
     ]
     return found, [*notes, f"The broken engine that took longest to settle: {slowest}, {took[slowest]:.1f} s."]

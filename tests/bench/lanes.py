@@ -7,7 +7,7 @@ import time
 
 from agentflow import Engine
 from agentflow.lab.laboratory.laboratory import PATIENT
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
 from tests.bench.place import Place
 
@@ -15,14 +15,14 @@ LINE = "requests=2 A*7 B*5 B! expire@2 B+ B*4 A"
 MOVES = 20
 
 
-def milliseconds(place: Place, *, rounds: int) -> dict[Kind, list[float]]:
+def milliseconds(place: Place, *, rounds: int) -> dict[LaneKind, list[float]]:
     """For each kind of lanes the time of LINE in ms, in so many rounds, the kinds taking turns.
 
     Each time includes making the stepper, emptying the laboratory, starting the workers, all moves, and ending them. The
     first process also starts the fork server, once for a session; that round is not counted.
     """
     engine = Engine(place.laboratory("lanes"), policy=PATIENT)
-    took: dict[Kind, list[float]] = {"thread": [], "process": []}
+    took: dict[LaneKind, list[float]] = {"thread": [], "process": []}
     try:
         for number in range(rounds + 1):
             for kind in took if number % 2 else reversed(took):
@@ -34,12 +34,12 @@ def milliseconds(place: Place, *, rounds: int) -> dict[Kind, list[float]]:
     return took
 
 
-def medians(place: Place, *, rounds: int) -> dict[Kind, float]:
+def medians(place: Place, *, rounds: int) -> dict[LaneKind, float]:
     """The median time of LINE in ms, by kind of lanes."""
     return {kind: statistics.median(times) for kind, times in milliseconds(place, rounds=rounds).items()}
 
 
-def _once(engine: Engine, kind: Kind) -> float:
+def _once(engine: Engine, kind: LaneKind) -> float:
     began = time.perf_counter()
     with Stepper(engine, lanes=kind) as stepper:
         assert len(stepper.play(LINE)) == MOVES

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from agentflow import AgentFlowError, Engine, Ledger
-from agentflow.doctor import Finding
-from agentflow.errors import BadRequestFile
+from agentflow.doctor import Diagnosis
+from agentflow.errors import BadRequestFile, QueryRefused
 from agentflow.lab.course import checks
 from agentflow.lab.history.sentences import sentences
 from agentflow.lab.laboratory import laboratory
@@ -182,7 +181,7 @@ def test_a_long_sentence_is_broken_between_words() -> None:
 def test_query_reads_both_schemas_and_cannot_write(done: Engine) -> None:
     joined = "SELECT status, t.attempts FROM workflows JOIN tool_ledger AS t ON workflow_id = id WHERE id = :id"
     assert query(done, joined, id="request-1") == [{"status": "completed", "attempts": 1}]
-    with pytest.raises(DBAPIError, match="read-only"):
+    with pytest.raises(QueryRefused, match="read-only"):
         query(done, "DELETE FROM workflows")
 
 
@@ -224,7 +223,7 @@ def test_every_entry_that_the_engine_writes_has_a_sentence(engine: Engine) -> No
 def test_the_doctor_speaks_of_a_sound_laboratory(engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", url)
     assert engine.database.schema in doctor(engine)[-1]
-    finding = Finding("durability", False, "A commit may be lost.", "Turn fsync on.")
+    finding = Diagnosis("durability", False, "A commit may be lost.", "Turn fsync on.")
     monkeypatch.setattr(laboratory, "examine", lambda _: iter([finding]))
     with pytest.raises(AgentFlowError, match=r"durability: A commit may be lost\. Turn fsync on\."):
         doctor(engine)

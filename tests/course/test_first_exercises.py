@@ -96,7 +96,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         ),
         (lambda e, w: query(e, sql, id=w)[0], "returns a row for request-1: .*attempts.* The check wants a number"),
         (lambda _e, _w: "1", "returns a text for request-1, 1. Return a whole number"),
-        (lambda e, w: query(e, "SELECT nothing FROM tool_ledger"), "raised ProgrammingError for request-1: .*nothing"),
+        (lambda e, w: query(e, "SELECT nothing FROM tool_ledger"), "raised QueryRefused for request-1: .*nothing"),
         (
             grouped,
             "raised IndexError for a workflow that does not exist: .*at `return query.*tool_ledger has no row of it: what does",

@@ -96,7 +96,7 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
         ),
         (number("SELECT count(*) FROM tool_ledger"), "Your function returns 1, and 0 is right"),
         (number(f"SELECT coalesce(max(n), 0) {EACH}"), "Your function returns 1, and 0 is right"),
-        (number("SELECT nothing FROM tool_ledger"), "ProgrammingError for the laboratory of this notebook"),
+        (number("SELECT nothing FROM tool_ledger"), "QueryRefused for the laboratory of this notebook"),
         (number(f"SELECT sum(n - 1) {EACH}"), "returns nothing for the laboratory of this notebook, NULL"),
         (lambda engine: Decimal("NaN"), "returns a Decimal for the laboratory of this notebook"),
         (lambda engine: query(engine, BY_KEY), "returns a list of rows"),

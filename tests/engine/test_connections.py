@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +112,48 @@ def test_shorter_lease_beside_a_longer_one_is_renewed(engine: Engine) -> None:
         with engine._renewals.hold(short):
             eventually(lambda: len(rows(engine, renewed, id=short.workflow_id)) >= 2)
     assert not rows(engine, renewed, id=long.workflow_id)
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_statement_passes_the_door_and_the_door_decides_what_runs(engine: Engine) -> None:
+    passed: list[str] = []
+
+    def door(name: str, text: str, params: Any, run: Any) -> Any:
+        passed.append(name)
+        return [{"closed": True}] if name == "metrics" else run(name, text, params)
+
+    own = engine.database.with_door(door)
+    own.check()
+    Engine(own).create_workflows(["x"], workflow_ids=["one"])
+    assert own.execute("metrics", {}) == [{"closed": True}]
+    assert own.read_sql("SELECT id FROM workflows WHERE id = :id", {"id": "one"}) == (["id"], [{"id": "one"}])
+    own.session().close()
+    with own.alchemy.connect():
+        pass
+    own.listen().close()
+    assert passed == ["check", "create", "metrics", "session", "session", "session", "session"]
+    assert engine.get_workflow("one") is not None and len(passed) == 7
+    own.close()
+
+
+def test_a_door_stays_with_other_texts_on_other_connections_and_for_the_world(engine: Engine) -> None:
+    def closed(name: str, *_: Any) -> Any:
+        raise LookupError(name)
+
+    own = engine.database.with_door(closed)
+    made = Engine(own.with_texts({"mine": "SELECT 1 AS one"}))
+    for database, name in ((made.database, "mine"), (own.twin(), "check"), (made.world.database, "forget")):
+        with pytest.raises(LookupError, match=name):
+            database.check() if name == "check" else database.execute(name, {})
+
+
+def test_a_connection_past_the_door_is_opened_only_where_sqlalchemy_is_needed() -> None:
+    """Tables are made and compared by SQLAlchemy; everything else is asked through Database."""
+    package = Path(__file__).resolve().parents[2] / "agentflow"
+    allowed = {"database.py", "migrations/__init__.py", "cli/engine.py"}
+    modules = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    assert {name for name, text in modules.items() if ".alchemy" in text} <= allowed
+    assert {name for name, text in modules.items() if "psycopg.connect(" in text} <= {"database.py", "server.py"}
+    assert [name for name, text in modules.items() if ".__class__ =" in text] == []

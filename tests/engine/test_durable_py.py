@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentflow import DurableRunner, Engine, Ledger, NaiveRunner, StepStore, Suspend, research_agent, support_agent
+from agentflow.agents import research_agent_with
 from agentflow.errors import UnfaithfulValue
 from agentflow.tools import StandInModel
-from agentflow.workflows import research_agent_with
 from tests.support.runs import address, effects, elsewhere, observed, settle, steps, workflow
 
 EMAIL = "email:extraction-complete"

@@ -368,7 +368,7 @@ def test_error_says_what_happened_where_and_what_to_do_next(engine: Engine, name
 
 def test_every_error_class_is_provoked_by_a_test() -> None:
     here = {expected for expected, *_ in PROVOKED.values()}
-    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").glob("test_*.py"))
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name in set(CLASSES) - here if not re.search(rf"raises\((errors\.)?{name}\b", tests)] == []
 
 

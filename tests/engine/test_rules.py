@@ -19,11 +19,10 @@ import psycopg
 import pytest
 
 from agentflow import AgentFlowError, Claim, Database, Engine, LostLease, ToolCall, migrate
-from agentflow.errors import DuplicateStep
-from agentflow.queries import LABORATORY, READS
+from agentflow.errors import DuplicateStep, OutcomeUnknown
 from agentflow.schema import metadata
-from agentflow.statements import TRANSACTIONS
-from agentflow.transactions import NOW_POSSIBLE, Transactions
+from agentflow.statements import ALL_STATEMENTS, TRANSACTIONS
+from agentflow.transactions import Transactions
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.isolation import Call, Session, asked, gapless, race, rows_of, tool_call, trial
@@ -513,7 +512,6 @@ def test_a_plain_read_says_absent_while_the_lost_statement_is_queued_and_the_gua
 
 # -- one UPDATE of a row per statement, and no bind is named like a column ---------------------------------------------
 
-ALL = {**TRANSACTIONS, **READS, **LABORATORY}
 COLUMNS = {column.name for table in metadata.tables.values() for column in table.columns}
 
 
@@ -535,9 +533,9 @@ def returns_rows(text: str) -> bool:
     return text.startswith("SELECT") or "SELECT" in end or "RETURNING" in end
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_STATEMENTS)
 def test_binds_are_prefixed_the_row_is_updated_once_and_every_statement_gives_rows_back(name: str) -> None:
-    text = ALL[name].text
+    text = ALL_STATEMENTS[name].text
     assert misnamed_binds(text) == []
     assert updates_of_the_row(text) <= 1
     assert returns_rows(text)
@@ -565,29 +563,19 @@ def test_a_second_update_of_the_row_is_ignored_in_silence(engine: Engine) -> Non
     assert found.after["workflows"][0]["state"] == "ACTION_PENDING"
 
 
-class _Answers:
-    """A database that answers every statement with these rows, whatever happened to its row count."""
-
-    def __init__(self, database: Database, answer: list[dict[str, Any]]) -> None:
-        self.sql, self.schema, self.answer = database.sql, database.schema, answer
-
-    def transact(self, *_: object) -> Any:
-        return self.answer, False
-
-
 CALLS: dict[str, Callable[[Any, Claim], Any]] = {**GUARDED, **OUTSIDE, "load": lambda e, c: e.load(c)}
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSACTIONS if name not in ("claim", "tool")])
 def test_no_row_back_is_never_taken_for_success(engine: Engine, name: str) -> None:
     claim = held(engine)
-    mute = Transactions(_Answers(engine.database, []))  # type: ignore[arg-type]
+    mute = Engine(engine.database.with_door(lambda *_: []))
     with pytest.raises((LostLease, AgentFlowError)):
         CALLS[name](mute, claim)
 
 
 def test_no_row_back_from_claim_is_no_claim(engine: Engine) -> None:
-    assert Transactions(_Answers(engine.database, [])).claim_workflow("w") is None  # type: ignore[arg-type]
+    assert Engine(engine.database.with_door(lambda *_: [])).claim_workflow("w") is None
 
 
 # -- all of them, in pairs -------------------------------------------------------------------------------------------
@@ -651,9 +639,8 @@ def test_two_transactions_at_once_equal_one_after_the_other(engine: Engine, stat
 
 def refused_by_what_was(name: str, answer: list[dict[str, Any]]) -> bool:
     """Whether it was refused by the row as it was when the statement began, and not by the row that it shows."""
-    return bool(
-        answer and answer[0].get("outcome") == "refused" and name in NOW_POSSIBLE and NOW_POSSIBLE[name](answer[0])
-    )
+    now_possible = TRANSACTIONS[name].now_possible
+    return bool(now_possible and answer and answer[0].get("outcome") == "refused" and now_possible(answer[0]))
 
 
 @pytest.mark.parametrize(("first", "second", "state"), [
@@ -724,12 +711,17 @@ def test_a_renewal_in_doubt_that_is_refused_is_never_taken_for_done_because_a_st
     with Session(engine.database) as session:
         refused = session.run(call(engine, "renew", claim))
 
-    class InDoubt(_Answers):
-        def transact(self, *_: object) -> Any:
-            return self.answer, True
+    sent: list[str] = []
+
+    def in_doubt(name: str, *_: Any) -> Any:
+        sent.append(name)
+        if len(sent) == 1:
+            raise OutcomeUnknown("the connection was lost")
+        return refused
 
     with pytest.raises(LostLease, match="expired"):
-        Transactions(InDoubt(engine.database, refused)).renew_lease(claim)  # type: ignore[arg-type]
+        Transactions(engine.database.with_door(in_doubt)).renew_lease(claim)
+    assert sent == ["renew", "renew"]
 
 
 def test_a_step_that_is_recorded_already_is_refused_by_name_and_the_hook_is_told(engine: Engine) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from agentflow import CrashInjected, DurableRunner, Engine, NaiveRunner, StepStore, ToolRefused, evidence
+from agentflow.agents import research_agent_with, support_agent_with
 from agentflow.model import ToolCall
 from agentflow.tools import StandInModel, mock_llm_classify, mock_llm_plan
-from agentflow.workflows import research_agent_with, support_agent_with
 from tests.conftest import rows
 from tests.support.runs import crash, effects, settle, start, workflow
 

@@ -180,9 +180,11 @@ def test_the_import_reader_sees_relative_nested_and_plain_imports(tmp_path: Path
 
 
 def test_the_core_can_be_read_in_one_sitting():
-    """Lines of code, without blank lines, comments and docstrings; docs/decisions.md, 20."""
+    """Lines of Python, without blank lines, comments, docstrings and the texts of SQL; docs/decisions.md, 20."""
     core = ("schema", "statements", "database", "transactions", "run", "worker", "model", "errors")
-    assert sum(lines_of_code((ROOT / "agentflow" / f"{room}.py").read_text(encoding="utf-8")) for room in core) <= 1_625
+    paths = [path for room in core for path in sorted((ROOT / "agentflow").glob(f"{room}.py"))]
+    paths += sorted((ROOT / "agentflow" / "statements").glob("*.py"))
+    assert sum(lines_of_code(path.read_text(encoding="utf-8")) for path in paths) <= 1_450
 
 
 def lines_of_code(source: str) -> int:
@@ -191,5 +193,7 @@ def lines_of_code(source: str) -> int:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, documented) and ast.get_docstring(node) is not None:
             prose |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        if isinstance(node, ast.keyword) and node.arg == "text" and isinstance(node.value, ast.Constant):
+            prose |= set(range(node.value.lineno + 1, (node.value.end_lineno or 0) + 1))
     lines = enumerate(source.splitlines(), 1)
     return sum(bool(line.strip()) and not line.strip().startswith("#") and n not in prose for n, line in lines)

@@ -1,6 +1,6 @@
 """Writes docs/guards.md, the table of guards for people: `python -m tests.support.guards`.
 
-It is made from `agentflow.lab.broken.catalogue` and `agentflow.lab.explorer.verdicts`;
+It is made from `agentflow.lab.broken.catalogue` and `tests.support.verdicts`;
 `tests/lab/explorer/test_verdicts.py` explores each line, and says when the page is stale.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentflow.lab.broken.catalogue import BROKEN, GUARDS, Broken
-from agentflow.lab.explorer.verdicts import VERDICTS, Verdict
+from tests.support.verdicts import VERDICTS, Verdict
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guards.md"
 TOP = """# Which guard matters
@@ -54,7 +54,7 @@ def _verdict(one: Verdict) -> str:
     without = ", ".join(f"`{name}`" for name in one.without) or "nothing"
     assumed = " ".join(f"`{name}={value}`" for name, value in one.options.items())
     moves = f"`{one.moves}`" if one.moves else ""
-    said = one.said if one.without or one.said != "redundant" else "holds"
+    said = one.kind if one.without or one.kind != "redundant" else "holds"
     fell = f"{said}: {one.invariant}" if one.invariant else said
     return f"| {without} | {assumed} | {fell} | {moves} | {one.because} |\n"
 

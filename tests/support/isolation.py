@@ -11,18 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
 
-from agentflow import Database
+from agentflow import Database, Engine
+from agentflow.database import Run
+from agentflow.lab.isolation import sessions as lab
+from agentflow.lab.isolation.sessions import End
 from agentflow.tools import SimulatedTool
-from agentflow.transactions import Transactions
-from tests.support.helpers import eventually
-
-End = Literal["COMMIT", "ROLLBACK"]
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,21 @@ class Call:
         return replace(self, text=self.text.replace(old, new))
 
 
-class _Asked(BaseException):
+class _Caught(BaseException):
     pass
 
 
-class _Peeking:
-    """Stands where a Database does and remembers what it was asked, instead of asking PostgreSQL."""
-
-    def transact(self, name: str, params: Mapping[str, Any], *_: object) -> Any:
-        raise _Asked(name, params)
+def _catch(name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> Any:
+    raise _Caught(Call(name, text, params or {}))
 
 
-def asked(database: Database, method: Callable[[Any], Any], of: type = Transactions) -> Call:
+def asked(database: Database, method: Callable[[Any], Any], of: type = Engine) -> Call:
     """What the method would send: `asked(db, lambda e: e.renew_lease(claim))`."""
     try:
-        method(of(_Peeking()))
-    except _Asked as told:
-        name, params = told.args
-        return Call(name, database.sql(name), params)
+        method(of(database.with_door(_catch)))
+    except _Caught as caught:
+        call: Call = caught.args[0]
+        return call
     raise AssertionError("the method sent nothing")
 
 
@@ -65,21 +60,19 @@ def tool_call(database: Database, call: Any) -> Call:
     return asked(database, lambda world: world(call), SimulatedTool)
 
 
-class Session:
-    """One raw connection with its own backend, which runs one statement at a time. Idle ones are used again."""
+class Session(lab.Session):
+    """One connection with its own backend, which runs one statement at a time. Idle ones are used again."""
 
     _idle: ClassVar[dict[str, list[tuple[psycopg.Connection[dict[str, Any]], ThreadPoolExecutor]]]] = defaultdict(list)
 
     def __init__(self, database: Database) -> None:
-        self.url = database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self.url = database.url.render_as_string(hide_password=False)
         if Session._idle[self.url]:
             self.connection, self._thread = Session._idle[self.url].pop()
+            self.pid = self.connection.info.backend_pid
         else:
-            self.connection = psycopg.connect(
-                self.url, autocommit=True, row_factory=dict_row, application_name="isolation"
-            )
+            super().__init__(Database(self.url), "isolation")
             self._thread = ThreadPoolExecutor(1)
-        self.pid = self.connection.info.backend_pid
 
     def __enter__(self) -> Session:
         return self
@@ -92,10 +85,9 @@ class Session:
         self._thread.shutdown()
         self.connection.close()
 
-    def run(self, call: Call | str) -> list[dict[str, Any]]:
+    def run(self, call: Call | str, _: object = None) -> list[dict[str, Any]]:
         """The statement's rows."""
-        cursor = self.connection.execute(*((call, None) if isinstance(call, str) else (call.text, call.params)))
-        return cursor.fetchall() if cursor.description else []
+        return super().run(call) if isinstance(call, str) else super().run(call.text, call.params)
 
     def start(self, call: Call | str) -> Future[list[dict[str, Any]]]:
         """The statement is on its way, on a thread."""
@@ -122,14 +114,19 @@ def race(
 ) -> Race:
     """The first statement is held uncommitted, the second started; when it waits (or is through), the first ends."""
     with Session(database) as one, Session(database) as two:
-        one.run("BEGIN")
-        answer = one.run(first)
-        future = two.start(second)
-        eventually(lambda: future.done() or two.waits(database, one.pid))
-        waited = not future.done()
-        meanwhile()
-        one.run(end)
-        return Race(answer, future.result(20), waited)
+
+        def hold() -> list[dict[str, Any]]:
+            one.run("BEGIN")
+            return one.run(first)
+
+        def release() -> None:
+            meanwhile()
+            one.run(end)
+
+        with ThreadPoolExecutor(1) as thread:
+            return Race(
+                *lab.at_once(hold, lambda: two.run(second), release, lambda: two.waits(database, one.pid), thread)
+            )
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The real engine with one guard taken out, and everything that says what then goes wrong."""
+"""Broken engines: the real engine with one of its guards taken out, or with a mistake in its place."""

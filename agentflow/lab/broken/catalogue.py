@@ -1,8 +1,7 @@
 """Engines without guards: the real engine with a few lines less, and what each of them forgets.
 
-What lives here: the table of guards and of other broken engines, and how any set of them makes an engine. A guard that is
-a clause of SQL is one clause less in the statements; one that is behaviour is one method overridden. What does not: finding
-out what breaks (`explore`, `pairs`), playing it (`lanes`). The overridden methods stand in `overrides`; read it next.
+A broken engine is one entry of the table below, and any set of them makes an engine. A guard that is a clause of SQL is one
+clause less in the statements; a guard that is behaviour is one method overridden, and those methods are in `overrides`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from ...database import Database
 from ...engine import Engine
 from ...errors import AgentFlowError
 from ...journal import ClaimedJournal
-from ...queries import READS
-from ...statements import TRANSACTIONS, Statement
+from ...statements import ALL_STATEMENTS, COUNTED, GUARDED, Statement
 from .overrides import (
     READ_EVENTS,
     READ_FENCE,
@@ -33,9 +31,6 @@ from .overrides import (
     ReadsFence,
 )
 
-COUNTED = ("checkpoint", "intent", "acknowledge", "complete", "wait", "postpone")
-GUARDED = (*COUNTED, "renew", "release", "fail")
-
 _OWNER = "\n      AND lease_owner = %(p_worker)s"
 _TOKEN = "\n      AND fence_token = %(p_token)s"
 _UNEXPIRED = "\n      AND lease_expires_at > clock_timestamp()"
@@ -44,7 +39,7 @@ _COUNT = "\n      AND checkpoints = %(p_checkpoints)s"
 
 @dataclass(frozen=True)
 class Edit:
-    """One change of a statement's text: `old` stands in it `times` times, and `new` is put there."""
+    """One change of a statement's text: `old` occurs in it `times` times, and is replaced by `new`."""
 
     statement: str
     old: str
@@ -242,14 +237,14 @@ _OTHERS = (
 )
 
 GUARDS: Mapping[str, Broken] = {broken.name: broken for broken in _GUARDS}
-"""The guards of the engine by name, each with the engine that has it not. They can be left out in any combination."""
+"""The guards of the engine by name, each with the engine that lacks it. They can be left out in any combination."""
 
 BROKEN: Mapping[str, Broken] = {broken.name: broken for broken in (*_GUARDS, *_OTHERS)}
-"""Every broken engine by name: those without one guard, and those that have a mistake in its place."""
+"""Every broken engine by name: those that lack a guard, and those that have a mistake in its place."""
 
 
 class _WithoutGuards(Engine):
-    """The base of every broken engine: its database is asked with the changed texts. `without` says what is missing."""
+    """The base of every broken engine: its database uses the changed texts. `without` names what is missing."""
 
     without: tuple[str, ...] = ()
 
@@ -263,7 +258,7 @@ def chosen(without: Iterable[str]) -> list[Broken]:
     unknown = sorted(names - BROKEN.keys())
     if unknown:
         raise AgentFlowError(
-            f"there is no guard {unknown[0]!r:.80}. The guards are {', '.join(GUARDS)}; other broken engines are "
+            f"There is no guard {unknown[0]!r:.80}. The guards are {', '.join(GUARDS)}; other broken engines are "
             f"{', '.join(name for name in BROKEN if name not in GUARDS)}."
         )
     return [broken for name, broken in BROKEN.items() if name in names]
@@ -286,20 +281,20 @@ def texts(without: Iterable[str], schema: str) -> dict[str, str]:
 
 
 def _statement(name: str) -> Statement:
-    return (TRANSACTIONS | READS)[name]
+    return ALL_STATEMENTS[name]
 
 
 def _apply(edit: Edit, text: str, name: str) -> str:
     found = _statement(edit.statement).text.count(edit.old)
     if found != edit.times:
         raise AgentFlowError(
-            f"engine without {name}: statement {edit.statement!r} has {edit.old.strip()!r} {found} times, not {edit.times}. "
-            "The statement was changed; change agentflow/lab/broken/catalogue.py with it."
+            f"The engine without {name} cannot be made: statement {edit.statement!r} contains {edit.old.strip()!r} {found} times "
+            f"instead of {edit.times}. The statement was changed; adapt agentflow/lab/broken/catalogue.py."
         )
     if edit.new and text.count(edit.old) != edit.times:
         raise AgentFlowError(
-            f"engine without {name}: statement {edit.statement!r} has lost {edit.old.strip()!r} to another broken engine. "
-            "These two cannot be combined; choose one of them."
+            f"The engine without {name} cannot be made: another broken engine has already changed {edit.old.strip()!r} in "
+            f"statement {edit.statement!r}. These two cannot be combined; choose one of them."
         )
     return text.replace(edit.old, edit.new)
 
@@ -324,8 +319,3 @@ def _engine_class(names: tuple[str, ...]) -> type[Engine]:
     if journals:
         body["journal"] = type("BrokenJournal", journals, {})
     return type(f"EngineWithout({', '.join(names)})", (*engines, _WithoutGuards), body)
-
-
-def make_engine(database: Database, without: Iterable[str] = (), **options: Any) -> Engine:
-    """An engine without these guards on this database, for a process that knows only their names. Options as for Engine."""
-    return engine_class(without)(database, **options)

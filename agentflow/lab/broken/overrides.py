@@ -1,8 +1,4 @@
-"""The few lines of each broken engine that are Python: one method overridden, and what it asks instead.
-
-What lives here: engines and journals that differ from the real ones in one method, and the reads that some of them make in
-a statement of their own. What does not: clauses taken out of statements, and what each engine is called (`broken`).
-"""
+"""The few lines of each broken engine that are Python: one method overridden, and the statement that it runs instead."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ from ...values import idempotency_key
 
 
 class NoKey(Engine):
-    """The tool is told no key."""
+    """Calls the tool without a key."""
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
-        """The tool was called, and told no key."""
+        """Calls the tool without the intent's key."""
         return super().call_tool(claim, replace(intent, idempotency_key=None), tool)
 
 
@@ -77,7 +73,7 @@ class AcknowledgesFirst(ClaimedJournal):
 
 
 class KeyFromPosition(ClaimedJournal):
-    """The tool is told how many calls this run has executed, instead of the planned key."""
+    """Uses the number of calls that this run has executed as the tool's key, instead of the planned one."""
 
     def _plan(self, name: str, key: str, arguments: Any) -> tuple[ActionIntent, bool]:
         intent, planned_before = super()._plan(name, key, arguments)
@@ -86,29 +82,29 @@ class KeyFromPosition(ClaimedJournal):
 
 
 class KeyAtExecution(Engine):
-    """The tool is told a key that is made when it is called."""
+    """Makes the tool's key at the moment of the call."""
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
-        """The tool was called under a key of this call alone."""
+        """Calls the tool under a key that no other call has."""
         made_now = f"{intent.idempotency_key}:made-under-{claim.fence_token}"
         return super().call_tool(claim, replace(intent, idempotency_key=made_now), tool)
 
 
 class ReadsFence(Engine):
-    """The claim is compared by a statement of its own, before each write."""
+    """Compares the claim in a separate statement, before each write."""
 
     def _guarded(
         self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
     ) -> Row:
-        told = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
-        mine, _ = self.database.transact("read_fence", told, self._boundary("read_fence", claim, subject), self.hook)
+        who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
+        mine, _ = self.database.transact("read_fence", who, self._boundary("read_fence", claim, subject), self.hook)
         if not mine:
             raise LostLease(claim.workflow_id, name, f"token {claim.fence_token} was not the row's when it was read")
         return super()._guarded(name, claim, subject, params, detail)
 
 
 class ReadsBeforeClaiming(Engine):
-    """What a claim takes is read by a statement of its own."""
+    """Reads which row to claim in a separate statement."""
 
     def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[Row]:
         before = replace(boundary, transaction="read_runnable")
@@ -117,15 +113,15 @@ class ReadsBeforeClaiming(Engine):
 
 
 class ReadsEvents(Engine):
-    """Whether the event has come is read by a statement of its own."""
+    """Reads whether the event has come in a separate statement."""
 
     def _guarded(
         self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
     ) -> Row:
         if name == "wait":
-            told = {"p_workflow": claim.workflow_id, "p_subject": subject}
+            which = {"p_workflow": claim.workflow_id, "p_subject": subject}
             before = self._boundary("read_events", claim, subject)
-            seen, _ = self.database.transact("read_events", told, before, self.hook)
+            seen, _ = self.database.transact("read_events", which, before, self.hook)
             params = {**params, **seen[0]}
         return super()._guarded(name, claim, subject, params, detail)
 

@@ -14,7 +14,8 @@ from ...engine import Engine
 from ...run import Ledger
 from ..history.belief import belief_of
 from ..history.entries import Row
-from ..notebook.tables import counted, effects_of, query, shown
+from ..history.words import counted
+from ..notebook.tables import effects_of, query, shown
 
 
 class CheckFailed(AssertionError):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import run
+from ...agents import WORKFLOWS, support_agent_with
 from ...engine import Engine
 from ...errors import AgentFlowError, BadSchedule, LaneError
-from ...workflows import WORKFLOWS, support_agent_with
 from ..history.canonical import canonical
 from ..history.entries import Row
 from ..laboratory.laboratory import PATIENT

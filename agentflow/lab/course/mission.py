@@ -11,15 +11,15 @@ from typing import Any
 
 from ...engine import Engine
 from ..broken.catalogue import BROKEN
+from ..history.words import counted
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.notes import Notes
-from ..notebook.tables import counted
 from ..schedule.grammar import LANES, Move, Schedule, Setting, deliver, parse
 from ..schedule.moves import Moved
 from ..schedule.presets import PLAYABLE
 from ..schedule.stepper import Stepper
-from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, broken
+from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, violations
 from ..verify.snapshot import Rows, read_rows
 
 TAKE_OVERS = 9  # so often a fresh worker goes on, before a workflow counts as stuck
@@ -102,7 +102,7 @@ class _Watch:
 
     def judge(self, transition: Transition) -> None:
         """Raises _Fell if the transition harmed somebody; authority alone is no harm."""
-        for invariant, guilty in broken(transition):
+        for invariant, guilty in violations(transition):
             if invariant.kind == "harm":
                 self.sentence, self.guilty = invariant.sentence, str(guilty)
                 raise _Fell

@@ -17,9 +17,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from ...agents import DEFAULT_WORKFLOW
 from ...engine import Engine
 from ...errors import AgentFlowError, DatabaseAway, LaneError
-from ...transactions import DEFAULT_WORKFLOW
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from ..history.canonical import agreed, canonical
 from ..history.entries import Row
 from ..history.sentences import sentences
-from ..notebook.tables import counted
+from ..history.words import counted
 from ..schedule.presets import PRESETS
 from .kill_plan import GAP, PATH
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...workflows import support_agent, support_agent_with
+from ...agents import support_agent, support_agent_with
 from ..schedule.presets import WatchedModel
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...engine import Engine
 from ...errors import CrashInjected
 from ...model import Boundary, Edge, Hook
+from ..history.faults import FAULTS
 from ..laboratory.processes import kill_me
 
 
@@ -40,14 +41,14 @@ class CrashAt:
         )
 
     def __str__(self) -> str:
-        return " ".join(part for part in (self.edge, self.transaction, self.subject) if part)
+        return Boundary(self.transaction, self.edge, subject=self.subject).place
 
 
 def by_exception(engine: Engine, rule: CrashAt) -> Hook:
     """A hook that raises CrashInjected at the rule's boundary, once, after writing `crash_injected` to the history."""
 
     def crash(boundary: Boundary) -> None:
-        _record(engine, "crash_injected", rule, boundary)
+        _record(engine, "crash", rule, boundary)
         raise CrashInjected(f"{rule}, worker {boundary.worker}, workflow {boundary.workflow}, token {boundary.token}")
 
     return at_boundary(rule, crash)
@@ -55,7 +56,7 @@ def by_exception(engine: Engine, rule: CrashAt) -> Hook:
 
 def kill_here(engine: Engine, at: str, boundary: Boundary) -> None:
     """Writes `worker_killed` to the workflow's history and kills this process. Does not return."""
-    _record(engine, "worker_killed", at, boundary)
+    _record(engine, "kill", at, boundary)
     kill_me()
 
 
@@ -73,6 +74,8 @@ def at_boundary(rule: CrashAt, act: Hook) -> Hook:
     return hook
 
 
-def _record(engine: Engine, event: str, at: CrashAt | str, boundary: Boundary) -> None:
+def _record(engine: Engine, kind: str, at: CrashAt | str, boundary: Boundary) -> None:
     if boundary.workflow is not None:
-        engine.record_fault(boundary.workflow, event, worker=boundary.worker, token=boundary.token, at=str(at))
+        engine.record_fault(
+            boundary.workflow, FAULTS[kind].event, worker=boundary.worker, token=boundary.token, at=str(at)
+        )

@@ -37,9 +37,8 @@ KillPlan = dict[int, tuple[str, ...]]
 
 
 def label(boundary: Boundary) -> str:
-    """The boundary's name in a plan and in the history."""
-    subject = f" {boundary.subject}" if boundary.transaction == "checkpoint" else ""
-    return f"{boundary.edge} {boundary.transaction}{subject}"
+    """The boundary's name in a plan and in the history: checkpoints are told apart, other transactions come once."""
+    return boundary.place if boundary.transaction == "checkpoint" else f"{boundary.edge} {boundary.transaction}"
 
 
 def plan_kills(seed: int, requests: int, kills: int) -> KillPlan:

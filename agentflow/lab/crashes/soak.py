@@ -20,8 +20,6 @@ from multiprocessing.process import BaseProcess
 from statistics import fmean
 from typing import IO, Any, TypeVar
 
-from sqlalchemy import text
-
 from ... import evidence
 from ...database import Database
 from ...engine import Engine
@@ -267,9 +265,7 @@ class _Soak:
 
     def _ask(self, query: str, **binds: Any) -> list[dict[str, Any]]:
         schema = self.database.schema
-        with self.database.alchemy.connect() as connection:
-            found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
-            return [dict(row) for row in found.mappings()]
+        return self.database.read_sql(query.format(s=f'"{schema}"', w=f'"{schema}_world"'), binds)[1]
 
 
 _FINISHED = "SELECT count(*) AS finished FROM {s}.workflows WHERE finished_at IS NOT NULL"

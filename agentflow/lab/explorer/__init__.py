@@ -1,1 +1,1 @@
-"""A model checker on the real database: every schedule within bounds, and the shortest one that breaks an invariant."""
+"""The explorer, a model checker on the real database: every schedule within bounds, and the shortest that breaks an invariant."""

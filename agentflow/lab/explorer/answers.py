@@ -1,13 +1,12 @@
 """Rows in canonical form, put back into PostgreSQL, and each distinct question asked once and remembered.
 
-What lives here: which facts of the rows can influence the future (`canonical`), the one statement that puts them back, and
-`Bench`, which answers "this statement, with these parameters, on these rows" from PostgreSQL or from memory. What does
-not: which worker asks (`explore_worker`) and what may move (`explore_graph`).
+Canonical rows hold what can influence the future, and nothing else: a clock value becomes live, expired, due or not yet; the
+numbers of entries, effects and calls of the tool start anew; what no statement reads (who wrote a row, when, how often a tool
+repeated an answer) is left out. Two histories that lead to the same canonical rows have the same future, and that is what
+makes the space of states finite.
 
-Canonical means: a clock value is live, expired, due or not yet; the number of entries, effects and attempts starts
-anew; what no statement reads (who wrote a row, when, how often a tool repeated an answer) is left out. A question
-is asked in a transaction that puts the rows back, runs the real statement, reads all rows, and is rolled back, so the
-tables stay empty. Source: shared facts on SQL, "Explorer".
+A question ("what does this statement do, with these parameters, on these rows?") is asked in a transaction that puts the rows
+back, runs the real statement, reads all rows, and is rolled back, so the tables stay empty.
 """
 
 from __future__ import annotations
@@ -20,22 +19,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 from psycopg.sql import Literal
 
 from ...database import Database
-from ...driver_errors import named
-from ...errors import AgentFlowError, DatabaseAway
+from ...driver_errors import translate
+from ...errors import DatabaseAway
 from ...statements import Statement
 from ..verify.snapshot import Row, Rows, rows_from, rows_sql
 
-Answer = list[dict[str, Any]] | AgentFlowError
+Answer = list[dict[str, Any]] | Exception
 
 _PUT = Statement(
     "put",
-    "Rows stand in empty tables again, as they stood in another history.",
+    "None: only the explorer uses this schema. It puts the rows of another history into empty tables.",
     """\
-WITH told AS MATERIALIZED (
+WITH given AS MATERIALIZED (
     SELECT $1::json AS rows
 ),
 w AS (
@@ -49,14 +47,14 @@ w AS (
            waiting_for, events::jsonb, attempts, crashes,
            CASE status WHEN 'completed' THEN clock_timestamp() END,
            CASE WHEN status NOT IN ('ready', 'waiting') THEN clock_timestamp() END
-    FROM told, json_to_recordset(rows -> 'workflows') AS r (
+    FROM given, json_to_recordset(rows -> 'workflows') AS r (
          id text, name text, input text, status text, state text, result text, error text, lease_owner text, lease text,
          fence_token bigint, checkpoints int, due bool, turn int, waiting_for text, events text, attempts int, crashes int)
 ),
 s AS (
     INSERT INTO agentflow.steps (workflow_id, step_id, position, kind, state, value, error, waited_for, fence_token, worker)
     SELECT workflow_id, step_id, position, kind, state, value::json, error::json, waited_for, 1, '-'
-    FROM told, json_to_recordset(rows -> 'steps') AS r (
+    FROM given, json_to_recordset(rows -> 'steps') AS r (
          workflow_id text, step_id text, position int, kind text, state text, value text, error text, waited_for text)
 ),
 i AS (
@@ -64,14 +62,14 @@ i AS (
            fence_token, worker, acknowledged_at)
     SELECT workflow_id, key, idempotency_key, action, arguments::json, status, tool_result::json, error::json, 1, '-',
            CASE WHEN status <> 'PENDING' THEN clock_timestamp() END
-    FROM told, json_to_recordset(rows -> 'intents') AS r (
+    FROM given, json_to_recordset(rows -> 'intents') AS r (
          workflow_id text, key text, idempotency_key text, action text, arguments text, status text, tool_result text,
          error text)
 )
 INSERT INTO agentflow_world.tool_ledger (effect_id, idempotency_key, remembered, workflow_id, action, arguments, result)
 OVERRIDING SYSTEM VALUE
 SELECT effect_id, idempotency_key, remembered, workflow_id, action, arguments::json, result::json
-FROM told, json_to_recordset(rows -> 'effects') AS r (
+FROM given, json_to_recordset(rows -> 'effects') AS r (
      effect_id bigint, idempotency_key text, remembered bool, workflow_id text, action text, arguments text, result text)""",
 )
 
@@ -84,10 +82,11 @@ _LEFT_OUT = {
 _FIRST_EFFECT = -1000  # below every number that the identity column can give
 
 
-def canonical(rows: Rows, keep_crashes: bool = True) -> str:
-    """The text of the rows that can influence the future, the same for all rows with one future.
+def canonical_text(rows: Rows, keep_crashes: bool = True) -> str:
+    """Returns the rows that can influence the future as text: equal texts have the same future.
 
-    The count of crashes is compared with a budget; where that cannot be spent, `keep_crashes` is False.
+    The count of crashes matters only because it is compared with a budget; `keep_crashes` is False where the bounds are too
+    small to spend that.
     """
     tables = {table: _plain(table, getattr(rows, table)) for table in _LEFT_OUT}
     if not keep_crashes:
@@ -115,8 +114,8 @@ def _without_trace(error: str | None) -> str | None:
     return error and json.dumps({**json.loads(error), "traceback": ""})
 
 
-def told(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The parameters without what is another one each time: measured and random times, tracebacks."""
+def comparable(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The parameters without what differs from run to run: measured and random times, tracebacks."""
     plain = dict(params or {})
     if isinstance(plain.get("p_detail"), str) and "replay_ms" in plain["p_detail"]:
         plain["p_detail"] = json.dumps({**json.loads(plain["p_detail"]), "replay_ms": 0.0})
@@ -128,11 +127,11 @@ def told(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What came of one statement on one set of rows: the rows after, the answer, and what was written to history and world.
+class StatementResult:
+    """The result of one statement on one set of rows: the rows after it, its answer, and what it wrote to history and world.
 
     `rows` is the number of the canonical rows; `after` are the rows as PostgreSQL showed them, with this statement's
-    entries and attempts only.
+    history entries and calls of the tool only.
     """
 
     rows: int
@@ -154,30 +153,34 @@ def _of_the_world(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Bench:
+class AnswerCache:
     """Answers statements on any rows: asks PostgreSQL the first time, and remembers.
 
-    `database` is a migrated, empty schema that nobody else uses. `asked` counts what PostgreSQL was asked.
+    `database` is a migrated, empty schema that nobody else uses. `statements` counts what PostgreSQL really ran.
     """
 
     def __init__(self, database: Database, keep_crashes: bool = True) -> None:
         self.database, self.keep_crashes = database, keep_crashes
-        self._held = database.alchemy.raw_connection()
-        self._connection: psycopg.Connection[Any] = self._held.driver_connection  # type: ignore[assignment]
-        self._cursor = self._connection.cursor(row_factory=dict_row)
-        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}")
+        self._connection = database.session()
+        self._cursor = self._connection.cursor()
+        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}".encode())
         self._read = rows_sql(database.schema)
-        self._memory: dict[tuple[int, str, str], Asked] = {}
+        self._memory: dict[tuple[int, str, str], StatementResult] = {}
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
         self._puts: list[bytes] = []
         self._rows: list[Rows] = []
         self._renamed: dict[tuple[int, str, str], int] = {}
-        self.asked = 0
+        self.statements = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The rows that were met, without the connection and what PostgreSQL answered."""
+        kept = ("keep_crashes", "_numbers", "_texts", "_rows", "_renamed", "statements")
+        return {name: value for name, value in vars(self).items() if name in kept}
 
     def number(self, rows: Rows) -> int:
         """The number of these rows' canonical form."""
-        text = canonical(rows, self.keep_crashes)
+        text = canonical_text(rows, self.keep_crashes)
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self._texts)
@@ -212,7 +215,7 @@ class Bench:
             self._renamed[key] = self.number(Rows(owners, rows.steps, rows.intents, rows.effects))
         return self._renamed[key]
 
-    def ask(self, number: int, name: str, text: str, params: Mapping[str, Any], question: str) -> Asked:
+    def ask(self, number: int, name: str, text: str, params: Mapping[str, Any], question: str) -> StatementResult:
         """What the statement does to these rows. `question` is the canonical text of name and parameters.
 
         Raises DatabaseAway, which is not remembered.
@@ -223,33 +226,33 @@ class Bench:
             found = self._memory[key] = self._ask(number, name, text, params)
         return found
 
-    def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> Asked:
+    def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> StatementResult:
         """Three round trips: put in a new transaction, the statement, read. The next question rolls this one back."""
-        self.asked += 1
+        self.statements += 1
         connection, cursor = self._connection, self._cursor
         try:
             self._put(number)
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
         except psycopg.Error as error:
-            trouble = named(error, connection, name, where=self.database.where, schema=self.database.schema)
+            trouble = translate(error, connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
-            return Asked(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")
-        return Asked(self.number(after), after, answer, _key(answer))
+            return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")
+        return StatementResult(self.number(after), after, answer, _key(answer))
 
     # Below psycopg, which forgets its prepared statements at each rollback; that would double the time of a question.
     def _put(self, number: int) -> None:
-        """These rows, and no others, stand in the tables of a new transaction."""
+        """Begins a transaction in which the tables hold these rows and no others."""
         open_now = self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
         result = self._connection.pgconn.exec_((b"ROLLBACK; " if open_now else b"") + self._puts[number])
         if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-            said = result.error_message.decode(errors="replace")
-            raise DatabaseAway(f"rows could not be put back at {self.database.where}: {said}")
+            why = result.error_message.decode(errors="replace")
+            raise DatabaseAway(f"The rows could not be put back at {self.database.where}: {why}")
 
     def close(self) -> None:
         """The connection is closed."""
-        self._held.invalidate()
+        self._connection.close()
 
     @staticmethod
     def _with_defaults(text: str) -> dict[str, list[dict[str, Any]]]:

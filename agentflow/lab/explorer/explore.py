@@ -1,17 +1,16 @@
 """The explorer: every schedule of some workers within stated bounds, on the real engine and a real PostgreSQL.
 
-What lives here: `explore`. What does not: its report (`explore_report`), the search (`explore_graph`), the rules of a move
-(`explore_moves`), a worker played from its answers (`explore_worker`), what PostgreSQL is asked (`explore_rows`), what must
-hold (`invariants`). It moves transaction by transaction; that this is enough, and which races lie inside a statement, is
-shown by the pair matrix (`pairs`). Read `explore_graph` next.
+It moves transaction by transaction. That this is enough is shown by the pair matrix (package `isolation`), which also finds the
+races inside a statement. Read `search` next.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...database import Database
@@ -27,22 +26,24 @@ from ..notebook.progress import progress_bar
 from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
-from .answers import Bench
+from .answers import AnswerCache
+from .own_process import DidNotReturn, OutOfTime, Progress, run_apart
 from .replayed_worker import WrongCode
 from .report import Exploration, Finding
 from .search import DEAD, Bounds, Fall, Graph, Rules
-from .time_limit import OutOfTime, TooLong, Watch
 from .trace import walked
 from .transitions import World
 
 StopAt = Literal["harm", "authority", "never"]
 MOST_MOVES = 10
-STUCK_SECONDS = 10.0  # so long may the engine's own code take up to its next transaction
-UNDISTURBED_SECONDS = 20.0  # so long may the undisturbed run take that comes before the search, if the limit is shorter
+STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
+UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
+UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
+MEND = "Mend it, and explore again."
 
 
 class ExplorerError(AgentFlowError):
-    """The engine that was to be explored, or its workflow, is wrong; the message has the schedule that led there."""
+    """The explored engine, or its workflow, is wrong; the message has the schedule that led there."""
 
 
 def explore(
@@ -53,40 +54,74 @@ def explore(
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
     schema: str | None = None,
 ) -> Exploration:  # fmt: skip
-    """Every schedule within the bounds was tried, or the report says which bound was hit; what fell, and how shortly.
+    """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
-    `engine` is an engine, a class of engines (one's own too), or None for the real one; `without` takes guards from it.
-    Everything happens in a schema of its own (`schema`, which must not exist), dropped afterwards. `moves` bounds the
-    length of a schedule, `time_limit` (seconds) the search; C code that never returns (a regular expression may not) holds it up.
-    `stop_at` is the kind of finding that ends it: `harm` (what
-    only loses authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is
-    wrong, BadSchedule for an unknown workflow.
+    `engine` is an engine, a class of engines (also your own), or None for the real one; `without` takes guards from it.
+    Everything happens in a schema of its own (`schema`, which must not exist), which is dropped afterwards. `moves` bounds the
+    length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (a loss of
+    authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong,
+    BadSchedule for an unknown workflow.
+
+    The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
+    what that code changes in memory is not seen here. On a platform without fork, the time is checked between transactions.
     """
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
-    began = time.monotonic()
+    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit)
     with (
         own_schema(_where(engine), schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
     ):
-        bench = Bench(database, keep_crashes=expiries + 1 > made.policy.crash_budget)
-        try:
-            with (
-                progress_bar(" states", progress) as show,
-                Watch(STUCK_SECONDS, began + max(time_limit, UNDISTURBED_SECONDS)).on() as watch,
-            ):
-                graph = _prepared(bench, made, setting, bounds, workers, watch)
-                watch.deadline = began + time_limit
-                _search(graph, moves, _enough(stop_at), show)
-            findings = tuple(_findings(graph, setting))
-        finally:
-            bench.close()
+        inputs = inputs_for(setting, made.workflows)
+        reached = Progress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
+        with progress_bar(" states", progress) as show:
+            try:
+                return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
+            except DidNotReturn as killed:
+                if killed.out_of_time and reached.searching:
+                    return plan.report(reached, stopped="the time limit")
+                raise ExplorerError(f"{reached.where}{killed} {MEND}") from None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be explored, and within which limits; `began` is a time.monotonic()."""
+
+    setting: Setting
+    bounds: Bounds
+    workers: int
+    moves: int | None
+    stop_at: StopAt
+    began: float
+    time_limit: float
+
+    def report(
+        self, reached: Progress, stopped: str, schedules: int | None = None, findings: tuple[Finding, ...] = (),
+        graph: Graph | None = None,
+    ) -> Exploration:  # fmt: skip
+        """The report of an exploration that came so far."""
+        return Exploration(
+            self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
+            schedules, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows, findings, stopped,
+            graph,
+        )  # fmt: skip
+
+
+def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: Progress) -> Exploration:
+    """The whole exploration, in this process."""
+    budget = engine.policy.crash_budget
+    cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
+    try:
+        graph = _prepared(cache, engine, plan, inputs, reached)
+        reached.deadline, reached.searching = plan.began + plan.time_limit, True
+        _search(graph, plan.moves, _enough(plan.stop_at))
+        reached.deadline = math.inf
+        findings = tuple(_findings(graph, plan.setting))
+    finally:
+        cache.close()
     counts = graph.counts() if not graph.stopped else None
-    return Exploration(
-        setting, bounds, workers, len(graph.states), graph.transitions, counts[0] if counts else None, graph.depth,
-        time.monotonic() - began, bench.asked, len(bench), findings, graph.stopped, graph,
-    )  # fmt: skip
+    return plan.report(reached, graph.stopped, counts[0] if counts else None, findings, graph)
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -106,20 +141,18 @@ def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
     return lambda fall: fall.invariant.kind in ends
 
 
-def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, workers: int, watch: Watch) -> Graph:
+def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: Progress) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
-    inputs = inputs_for(setting, engine.workflows)
     try:
-        world = World(bench, engine, setting, inputs, watch)
-        with watch.timed():
-            world.events = _events(engine, setting)
+        world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
+        with reached.in_code(UNDISTURBED):
+            world.events = _events(engine, plan.setting)
         world.expected = world.ends(world.finished(world.first))
         promised = _promised(world, engine, inputs)
-    except (WrongCode, TooLong, OutOfTime) as wrong:
-        said = wrong if isinstance(wrong, WrongCode) else "it did not come to its end in time; does a loop never end?"
-        raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) goes wrong: {said} Mend it, and explore again."
-        ) from wrong
+    except WrongCode as wrong:
+        raise ExplorerError(f"{UNDISTURBED}{wrong} {MEND}") from wrong
+    except OutOfTime:
+        raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {MEND}") from None
     unfinished = [status for status in world.expected if status in ("ready", "waiting")]
     if unfinished or promised not in ((), world.expected):
         ends = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
@@ -128,16 +161,15 @@ def _prepared(bench: Bench, engine: Engine, setting: Setting, bounds: Bounds, wo
             f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, {but}.{_raised(world)} See what happens: "
             f'`Stepper({type(engine).__name__}(...)).play("A*")`; mend it, and explore again.'
         )
-    return Graph(Rules(world, bounds, workers))
+    return Graph(Rules(world, plan.bounds, plan.workers))
 
 
 def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[str, ...]:
     """How an undisturbed run of the same workflows ends with the real engine; () if nothing but guards is missing."""
     if type(engine) is Engine or world.setting.without:
         return ()
-    database = world.bench.database
-    plain = Engine(database, workflows=engine.workflows, policy=engine.policy)
-    real = World(world.bench, plain, world.setting, inputs, world.player.watch)
+    plain = Engine(world.cache.database, workflows=engine.workflows, policy=engine.policy)
+    real = World(world.cache, plain, world.setting, inputs, world.player.progress, world.player.where)
     real.player.engine.world.answers, real.events = engine.world.answers, world.events
     return real.ends(real.finished(real.first))
 
@@ -147,43 +179,46 @@ def _raised(world: World) -> str:
     error = world.player.raised
     if error is None:
         return ""
-    told = describe_failure(error)
-    said = told["message"].partition("\n")[0].rstrip(".")
-    return f" It raised {told['type']}: {said:.300}{own_line(error)}."
+    failure = describe_failure(error)
+    message = failure["message"].partition("\n")[0].rstrip(".")
+    return f" It raised {failure['type']}: {message:.300}{own_line(error)}."
 
 
-def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
+def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool]) -> None:
+    """Searches. Raises ExplorerError, with the schedule that led there, for code that went wrong."""
+
+    def after(state: int) -> str:
+        return f"After the schedule `{Schedule(graph.rules.world.setting, tuple(graph.way(state)))}`: "
+
+    graph.rules.world.player.where = lambda: after(graph.looked_at)
     try:
-        graph.search(moves, enough, show)
+        graph.search(moves, enough)
         doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        line = Schedule(graph.rules.world.setting, tuple(graph.way(at)))
-        raise ExplorerError(f"After the schedule `{line}`: {doubt} Mend it, and explore again.") from doubt
+        raise ExplorerError(f"{after(at)}{doubt} {MEND}") from doubt
 
 
 def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
-    """What the workflow waits for, each with the payload that is delivered first: the playbook knows, or a dry run tells."""
+    """What the workflow waits for, each with the payload that is delivered first: from the presets, or from a dry run."""
     known = events_of(setting.workflow)
     if known is None:
-        known = tuple(_asked_for(engine, setting))
+        known = tuple(_awaited(engine, setting))
     return tuple((name, True) for name in known)
 
 
-def _asked_for(engine: Engine, setting: Setting) -> list[str]:
+def _awaited(engine: Engine, setting: Setting) -> list[str]:
     found: dict[str, Any] = {}
-    told, store = inputs_for(setting, engine.workflows)[0], StepStore()
+    value, store = inputs_for(setting, engine.workflows)[0], StepStore()
     for _ in range(100):
         run = DurableRunner("dry-run", store, found, tool=lambda call: engine.world.answers.get(call.action, {}))
         try:
-            engine.workflows[setting.workflow](run, told)
+            engine.workflows[setting.workflow](run, value)
             break
         except Suspend as parked:
             found[parked.waiting_for] = True
-        except TooLong:
-            raise
-        except BaseException:  # what it raises is told by the undisturbed run
+        except BaseException:  # what it raises is reported by the undisturbed run
             break
     return list(found)
 

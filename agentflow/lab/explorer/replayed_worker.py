@@ -1,12 +1,12 @@
 """A worker without a thread: a deterministic function of the answers that it has had so far.
 
-What lives here: `Player`, which runs the real engine's code from its beginning with recorded answers, and stops it at
-the statement that has no answer yet; and `Place`, where a worker then stands, each distinct one kept once. What
-does not: what PostgreSQL answers (`explore_rows`), and whose turn it is (`explore_graph`).
+`Player` runs the real engine's code from its beginning with recorded answers, and stops it at the statement that has no
+answer yet. That is how a worker is put back to any point of its run: Python cannot copy a running function, but it can run
+it again. Each distinct `Place` where a worker stands is kept once.
 
-A worker stands where the engine calls its hook before a transaction, as in a lane; `load` and plain reads are no place to
-stand, so they belong to the transaction before them. The statement is taken at the lowest place of the door,
-Database._run(), so whatever an engine overrides above it is played too.
+A worker stands where the engine calls its hook before a transaction, as in a lane. `load` and plain reads are no place to
+stand, so they belong to the transaction before them. Statements are answered at the door of the Database, below whatever
+an engine overrides, so that this is played, too.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...database import Database, Row
+from ...database import Row, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
-from ...queries import LABORATORY, READS
-from ...statements import TRANSACTIONS
+from ...statements import ALL_STATEMENTS
+from ...tools import no_answer
 from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
-from .answers import Answer, question, told
-from .time_limit import OutOfTime, TooLong, Watch
+from .answers import Answer, comparable, question
+from .own_process import Progress
 
 Program = Callable[[Engine], str]
-"""What is played: a worker's one claim, or one thing that somebody outside does; how it ended."""
+"""What is played: one claim of a worker, or one act from outside. It returns how it ended."""
 
-Told = bytes | AgentFlowError
-"""An answer as it is kept: rows pickled, so that each run gets its own and may change them."""
+KeptAnswer = bytes | Exception
+"""An answer as it is kept: the rows are pickled, so that each run gets its own copy and may change it."""
 
 MOST_STATEMENTS = 200  # of one run, from its claim to its end
 _TELL_MORE = {"inspect", "list", "frame", "metrics", "recoveries"}  # reads of rows with all their columns
@@ -52,11 +52,11 @@ class Stopped(CrashInjected):
 
 
 class WrongCode(AgentFlowError):
-    """An engine or workflow raised what nobody expects, or is no function of the answers it gets."""
+    """An engine or workflow raised an unexpected error, or is not a function of the answers it gets."""
 
 
 @dataclass(frozen=True)
-class Statement:
+class PendingStatement:
     """A statement that waits for its answer."""
 
     name: str
@@ -75,43 +75,56 @@ class Place:
 
     number: int
     program: str
-    answers: tuple[tuple[Told, bool], ...]
-    asked: tuple[str, ...]
-    pending: Statement | None
+    answers: tuple[tuple[KeptAnswer, bool], ...]
+    questions: tuple[str, ...]
+    pending: PendingStatement | None
     stands: Boundary | None
     ended: str | None
     then: dict[tuple[str, bool], Place] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a finished search is walked by: whether there were answers, but not which, nor where they led."""
+        return {**vars(self), "answers": ((b"", False),) if self.answers else (), "questions": (), "then": {}}
+
+    def went_wrong(self) -> str:
+        """The beginning of a sentence about what its code did from here."""
+        return f"{self.program}{f', before {self.stands.name},' if self.stands else ''} went wrong: "
 
 
 class Player:
     """Plays programs on an engine whose database answers from a record."""
 
-    def __init__(self, engine: Engine, watch: Watch) -> None:
-        self.watch, self._thread = watch, threading.get_ident()
+    def __init__(self, engine: Engine, progress: Progress, where: Callable[[], str]) -> None:
+        self.progress, self.where, self._thread = progress, where, threading.get_ident()
+        self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
         self._known = _known(engine)
-        self.engine.database = _recorded(engine.database, self)
+        self.engine.database = engine.database.with_door(self._door)
         world = copy.copy(engine.world)
-        world.database = _recorded(engine.world.database, self)
+        world.database = engine.world.database.with_door(self._door)
         self.engine.tool = world if engine.tool is engine.world else engine.tool
         self.engine.world = world
         self._programs: dict[str, Program] = {}
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
-        self._answers: tuple[tuple[Told, bool], ...] = ()
-        self._asked: list[str] = []
+        self._answers: tuple[tuple[KeptAnswer, bool], ...] = ()
+        self._questions: list[str] = []
         self._expected: tuple[str, ...] = ()
-        self._pending: Statement | None = None
+        self._pending: PendingStatement | None = None
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
         self._name, self._token = "", 0
         self.raised: BaseException | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The places that were found, without the engine, which stays in its process."""
+        return {"places": self.places, "_roots": self._roots, "engine": None}
+
     def start(self, name: str, program: Program) -> Place:
         """Where the program of this name stands before anything was answered."""
         if name not in self._roots:
-            self._programs[name] = program
+            self._programs[name], self.moving = program, None
             self._roots[name] = self._place(name, (), ())
         return self._roots[name]
 
@@ -121,41 +134,28 @@ class Player:
         if found is None:
             assert place.pending
             if len(place.answers) == MOST_STATEMENTS:
-                raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; does a loop never end?")
-            asked = (*place.asked, place.pending.question)
-            kept = answer if isinstance(answer, AgentFlowError) else pickle.dumps(answer)
-            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), asked)
+                raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
+            questions = (*place.questions, place.pending.question)
+            kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
+            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), questions)
         return found
 
-    def _place(self, name: str, answers: tuple[tuple[Told, bool], ...], asked: tuple[str, ...]) -> Place:
-        self._answers, self._expected, self._asked = answers, asked, []
+    def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], questions: tuple[str, ...]) -> Place:
+        self._answers, self._expected, self._questions = answers, questions, []
         self._pending = self._stands = self._passed = None
         self._lost, self._wrong = False, ""
         self._name, self._token = name, 0
         self._thread, ended = threading.get_ident(), None
-        try:
-            with self.watch.timed():
-                ended = self._played(self._programs[name])
-        except TooLong:
-            pass
-        if self.watch.tries:
-            raise self._too_long()
-        if not self._wrong and self._pending is None and len(self._asked) != len(asked):
-            self._wrong = _not_a_function(self._asked, asked)
+        with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
+            ended = self._played(self._programs[name])
+        if not self._wrong and self._pending is None and len(self._questions) != len(questions):
+            self._wrong = _not_a_function(self._questions, questions)
         if self._wrong:
             raise WrongCode(self._wrong)
         ended = None if self._pending else ended  # its code may have swallowed the stop; it stands there all the same
-        place = Place(len(self.places), name, answers, asked, self._pending, self._stands, ended)
+        place = Place(len(self.places), name, answers, questions, self._pending, self._stands, ended)
         self.places.append(place)
         return place
-
-    def _too_long(self) -> AgentFlowError:
-        if self.watch.took < self.watch.seconds:
-            return OutOfTime("the time limit")
-        return WrongCode(
-            f"its code did not come to its next transaction within {self.watch.seconds:g} s; does a loop never end, or is it "
-            "asleep?"
-        )
 
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
@@ -164,10 +164,10 @@ class Player:
                 return program(self.engine)
         except Stopped:
             return None
-        except (TooLong, DatabaseAway):
+        except DatabaseAway:
             raise
         except BaseException as error:  # whatever a learner's code raises
-            if self.watch.interrupted or self._wrong:
+            if self._wrong:
                 return None
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
@@ -182,7 +182,7 @@ class Player:
             self._passed = boundary
             if boundary.transaction == "tool" and self._lost:
                 self._lost = False
-                raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+                raise no_answer(str(boundary.subject), "reply")
 
     def _before(self, boundary: Boundary) -> None:
         if self._stands and self._stands.transaction == "tool" and not self._pending:
@@ -204,10 +204,12 @@ class Player:
             )
             raise SystemExit
 
-    def refuse(self, why: str) -> None:
-        """The program stops where it is, and is refused for this reason."""
+    def _door(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[Row]:
+        """The door of the played engine's databases: nothing gets through to PostgreSQL."""
         self._in_its_thread()
-        self._stop(why)
+        if name == "session":
+            self._stop("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
+        return self.answer(name, text, params)
 
     def _stop(self, wrong: str) -> None:
         self._wrong = self._wrong or wrong
@@ -215,14 +217,13 @@ class Player:
 
     def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
-        self._in_its_thread()
-        if self._pending is not None or self._wrong or self.watch.tries:
+        if self._pending is not None or self._wrong:
             raise Stopped("it stands already")
         if params and params.get("p_error") and self.raised is None:
             self.raised = sys.exc_info()[1]
-        plain = told(params)
+        plain = comparable(params)
         asks = question(name, plain)
-        position = len(self._asked)
+        position = len(self._questions)
         if position == len(self._answers):
             if _READS_HISTORY.search(text):
                 self._stop(
@@ -234,15 +235,15 @@ class Player:
                     "(who wrote a row, when, how often), and schedules that differ would be taken for one. Explore an engine "
                     "that overrides methods, or take guards away with `without=`."
                 )
-            self._pending = Statement(name, text, plain, asks)
+            self._pending = PendingStatement(name, text, plain, asks)
             raise Stopped(name)
         if asks != self._expected[position]:
-            self._stop(_not_a_function([*self._asked, asks], self._expected))
-        self._asked.append(asks)
+            self._stop(_not_a_function([*self._questions, asks], self._expected))
+        self._questions.append(asks)
         self._stands = None
         answer, lost = self._answers[position]
         self._lost = self._lost or lost
-        if isinstance(answer, AgentFlowError):
+        if isinstance(answer, Exception):
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[Row] = pickle.loads(answer)
@@ -251,8 +252,10 @@ class Player:
         return rows
 
 
-def _not_a_function(asked: list[str], expected: tuple[str, ...]) -> str:
-    here = next((pair for pair in zip(asked, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something"))
+def _not_a_function(questions: list[str], expected: tuple[str, ...]) -> str:
+    here = next(
+        (pair for pair in zip(questions, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something")
+    )
     return (
         f"the same answers led to {here[0]:.300} now and to {here[1]:.300} before. An engine that is explored must be a function "
         "of its answers: no clock, no random numbers, nothing kept from another run."
@@ -276,36 +279,16 @@ def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
         uuid.uuid4 = real
 
 
-def _recorded(database: Database, player: Player) -> Database:
-    """The database with its door closed: statements get what the player has recorded."""
-    own = copy.copy(database)
-    kind = type(database)
-
-    def run(_: Database, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
-        return player.answer(name, text, params)
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        player.refuse("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
-
-    closed = {
-        "_run": run,
-        "alchemy": property(refuse),
-        **dict.fromkeys(("_connect", "_take", "listen", "twin"), refuse),
-    }
-    own.__class__ = type(f"Recorded{kind.__name__}", (kind,), {**closed, "forget_connections": lambda _: None})
-    return own
-
-
 def _known(engine: Engine) -> frozenset[str]:
     """The texts of which is known that they depend on nothing but a state: the engine's own, also without guards."""
     schema, guards = engine.database.schema, getattr(engine, "without", ())
-    by_name = {name: one.render(schema) for name, one in (TRANSACTIONS | READS | LABORATORY).items()}
+    by_name = {name: one.render(schema) for name, one in ALL_STATEMENTS.items()}
     by_name |= texts(guards, schema)
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 
 
-def worker(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]]) -> Program:
-    """One claim of a worker, as a lane's body makes it. `functions` gives the workflows for a claim's label."""
+def one_claim(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]]) -> Program:
+    """One claim of a worker, made as in a lane. `functions` gives the workflows for a claim's label."""
 
     def play(engine: Engine) -> str:
         try:

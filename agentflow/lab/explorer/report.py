@@ -1,7 +1,4 @@
-"""What an exploration came to: figures, findings with their shortest schedules, and a sample of all schedules.
-
-What lives here: the records and their printed forms. What does not: exploring (`explore`).
-"""
+"""The result of an exploration: figures, findings with their shortest schedules, and a sample of all schedules."""
 
 from __future__ import annotations
 
@@ -9,26 +6,27 @@ import html
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..notebook.tables import STYLE, counted
+from ..history.words import counted
+from ..notebook.tables import STYLE
 from ..schedule.grammar import Move, Schedule, Setting
-from ..verify.invariants import Kind
+from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
-from .trace import Entry, walked
+from .trace import walked
 
 
 @dataclass(frozen=True)
 class Finding:
     """An invariant that fell: the shortest schedule, the guilty row, and the history up to there.
 
-    `then` are moves that show what came of it, where the schedule itself ends before anybody notices.
+    `then` are moves that show the consequence, where the schedule itself ends before anybody notices.
     """
 
     invariant: str
-    kind: Kind
+    kind: InvariantKind
     sentence: str
     schedule: Schedule
     guilty: str
-    history: tuple[Entry, ...] = field(default=(), repr=False)
+    history: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     then: tuple[Move, ...] = ()
 
     @property
@@ -48,11 +46,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What an exploration came to. `stopped` names the bound that was hit; empty, the space is exhausted.
+    """The result of an exploration. `stopped` names the bound that was hit; if it is empty, the space is exhausted.
 
     `schedules` counts every different schedule that goes on until no move is possible, over the graph; None if not known.
     What follows a harm is not explored. One transaction, fault or event is one move.
-    `asked` is how many statements PostgreSQL was asked; `rows` how many different canonical rows there were.
+    `statements` is how many statements PostgreSQL ran; `rows` how many different canonical rows there were.
     """
 
     setting: Setting
@@ -63,7 +61,7 @@ class Exploration:
     schedules: int | None
     depth: int
     seconds: float
-    asked: int
+    statements: int
     rows: int
     findings: tuple[Finding, ...] = ()
     stopped: str = ""
@@ -95,7 +93,7 @@ class Exploration:
             )
         return [Schedule(self.setting, tuple(moves)) for moves in self.graph.sample(count, seed)]
 
-    def history(self, schedule: Schedule) -> list[Entry]:
+    def history(self, schedule: Schedule) -> list[dict[str, Any]]:
         """The history that this schedule makes, from what was remembered."""
         assert self.graph
         return walked(self.graph.rules, schedule.moves).history
@@ -111,7 +109,7 @@ class Exploration:
             "setting": str(self.setting), "bounds": asdict(self.bounds), "workers": self.workers, "ok": self.ok,
             "verdict": self.verdict, "exhausted": self.exhausted, "stopped": self.stopped, "states": self.states,
             "transitions": self.transitions, "schedules": self.schedules, "depth": self.depth,
-            "seconds": round(self.seconds, 3), "statements_asked": self.asked, "rows": self.rows,
+            "seconds": round(self.seconds, 3), "statements_asked": self.statements, "rows": self.rows,
             "findings": [
                 {
                     "invariant": one.invariant, "kind": one.kind, "sentence": one.sentence, "schedule": one.line,
@@ -131,7 +129,7 @@ class Exploration:
         moves = counted(self.depth, "move")
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
         figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {depth}"
-        asked = f"PostgreSQL was asked {self.asked:,} statements on {self.rows:,} different sets of rows"
+        asked = f"PostgreSQL was asked {self.statements:,} statements on {self.rows:,} different sets of rows"
         end = (
             f"Stopped by {self.stopped}."
             if self.stopped
@@ -146,7 +144,7 @@ class Exploration:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
         rows = "".join(
             f'<tr><td style="white-space:nowrap">{one.kind}</td>'
             f"<td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
@@ -154,4 +152,4 @@ class Exploration:
             for one in self.findings
         )
         head = "<tr><th>kind</th><th>invariant</th><th>shortest schedule</th><th>guilty row</th></tr>"
-        return f'{STYLE}<div class="af-look">{said}{f"<table>{head}{rows}</table>" if rows else ""}</div>'
+        return f'{STYLE}<div class="af-look">{lines}{f"<table>{head}{rows}</table>" if rows else ""}</div>'

@@ -1,11 +1,9 @@
 """The search: every state that can be reached within the bounds, breadth first, and the schedules that lead there.
 
-What lives here: `State`, the moves that are possible in one, `Graph` (states, transitions, schedules counted over it, the
-shortest way to a state, a seeded sample). What does not: what a move does (`explore_moves`), and what is reported (`explore`).
-
-A state is everything that can influence the future: the canonical rows, where each lane's worker stands (which holds all
-it has heard), and how much of each bound is spent. States seen before are not expanded again. A move that changes
-nothing, such as a claim that finds nothing, is no move here.
+A state is everything that can influence the future: the canonical rows, where each lane's worker stands (a place includes all
+answers that the worker has had), and how much of each bound is spent. A state that was seen before is not expanded again, so
+the graph is small although its schedules are millions; they are counted over the graph, not walked. Breadth first means that
+the first way to a state is a shortest one. A move that changes nothing, such as a claim that finds nothing, is left out.
 """
 
 from __future__ import annotations
@@ -14,16 +12,18 @@ import random
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
 from ..verify.snapshot import Row
+from .own_process import OutOfTime, Progress
 from .replayed_worker import Place, WrongCode
-from .time_limit import OutOfTime
 from .transitions import Happened, World
 
 DEAD = -1
+_LOSING = [kind for kind in FAULTS.values() if kind.loses]
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,29 @@ class Bounds:
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{one.name.replace('_', ' ')} {getattr(self, one.name)}" for one in fields(self) if self._said(one.name)
+            f"{one.name.replace('_', ' ')} {getattr(self, one.name)}"
+            for one in fields(self)
+            if self._is_shown(one.name)
         )
 
-    def _said(self, name: str) -> bool:
+    def _is_shown(self, name: str) -> bool:
         return name in ("crashes", "expiries", "lost_replies") or getattr(self, name) > (name == "payloads")
 
 
-class State(NamedTuple):
+class ExplorerState(NamedTuple):
     """Numbers of the rows and of each lane's place (DEAD: no worker), and what of the bounds is spent."""
 
     rows: int
     lanes: tuple[int, ...]
     crashes: int = 0
     expiries: int = 0
-    lost: int = 0
+    lost_replies: int = 0
     renewals: int = 0
     forgettings: int = 0
     delivered: int = 0
 
 
-Step = tuple[Move, State, Happened | None]
+Successor = tuple[Move, ExplorerState, Happened | None]
 
 
 class Rules:
@@ -68,14 +70,13 @@ class Rules:
     def __init__(self, world: World, bounds: Bounds, workers: int) -> None:
         self.world, self.bounds, self.lanes = world, bounds, LANES[:workers]
         places = tuple(world.started(world.identity(lane, world.first)).number for lane in self.lanes)
-        self.first = State(world.first, places)
+        self.first = ExplorerState(world.first, places)
         self._go = [Move("go", lane) for lane in self.lanes]
-        self._lose = [Move("lose", lane) for lane in self.lanes]
         self._kill = [Move("kill", lane) for lane in self.lanes]
         self._start = [Move("start", lane) for lane in self.lanes]
         self._renew = [Move("renew", lane) for lane in self.lanes]
 
-    def steps(self, state: State) -> Iterator[Step]:
+    def steps(self, state: ExplorerState) -> Iterator[Successor]:
         """Go, lose, kill, start, renew, each lane in turn; then expire, due, events, forget, each workflow in turn."""
         places = self.world.player.places
         alive = [(index, places[number]) for index, number in enumerate(state.lanes) if number != DEAD]
@@ -88,27 +89,32 @@ class Rules:
         yield from self._renewing(state, alive)
         yield from self._outside(state)
 
-    def _going(self, state: State, alive: list[tuple[int, Place]]) -> Iterator[Step]:
+    def _going(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         for index, place in alive:
             happened = self.world.go(state.rows, place)
             if happened.rows != state.rows or happened.place.number != place.number:
                 yield self._go[index], _after(state, index, happened), happened
-        if state.lost < self.bounds.lost_replies:
+        for kind in _LOSING:
+            spent = self._spent(state, kind)
             for index, place in alive:
-                if place.stands and place.stands.transaction == "tool":
-                    happened = self.world.go(state.rows, place, lost=True)
-                    yield self._lose[index], _after(state, index, happened)._replace(lost=state.lost + 1), happened
+                if spent and place.stands and place.stands.transaction == "tool":
+                    happened = self.world.go(state.rows, place, kind.loses)
+                    yield Move(kind.name, self.lanes[index]), _after(spent, index, happened), happened
 
-    def _dying(self, state: State, alive: list[tuple[int, Place]]) -> Iterator[Step]:
+    def _spent(self, state: ExplorerState, kind: FaultKind) -> ExplorerState | None:
+        """The state when this fault is counted against its bound; None if the bound is reached."""
+        count = getattr(state, kind.bound)
+        return state._replace(**{kind.bound: count + 1}) if count < getattr(self.bounds, kind.bound) else None
+
+    def _dying(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         """A worker that holds nothing has nothing to lose: its death would change nothing."""
-        if state.crashes < self.bounds.crashes:
-            for index, place in alive:
-                if place.answers:
-                    rows = self.world.killed(state.rows, place.program)
-                    lanes = _put(state.lanes, index, DEAD)
-                    yield self._kill[index], state._replace(rows=rows, lanes=lanes, crashes=state.crashes + 1), None
+        spent = self._spent(state, FAULTS["kill"])
+        for index, place in alive:
+            if spent and place.answers:
+                rows = self.world.killed(state.rows, place.program)
+                yield self._kill[index], spent._replace(rows=rows, lanes=_put(state.lanes, index, DEAD)), None
 
-    def _renewing(self, state: State, alive: list[tuple[int, Place]]) -> Iterator[Step]:
+    def _renewing(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         if state.renewals < self.bounds.renewals:
             for index, place in alive:
                 if place.stands and place.stands.workflow:
@@ -120,39 +126,40 @@ class Rules:
                             happened,
                         )
 
-    def _outside(self, state: State) -> Iterator[Step]:
-        rows = self.world.bench.rows(state.rows)
+    def _outside(self, state: ExplorerState) -> Iterator[Successor]:
+        rows = self.world.cache.rows(state.rows)
         yield from self._timely(state, rows.workflows)
         if self.world.events:
             yield from self._delivering(state, rows.workflows)
-        if state.forgettings < self.bounds.forgettings and any(row["remembered"] for row in rows.effects):
+        spent = self._spent(state, FAULTS["forget"])
+        if spent and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
-            yield Move("forget"), state._replace(rows=happened.rows, forgettings=state.forgettings + 1), happened
+            yield Move("forget"), spent._replace(rows=happened.rows), happened
 
-    def _timely(self, state: State, workflows: tuple[Row, ...]) -> Iterator[Step]:
-        several = len(workflows) > 1
+    def _timely(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
+        several, spent = len(workflows) > 1, self._spent(state, FAULTS["expire"])
         for number, row in enumerate(workflows, 1):
             if row["status"] != "ready":
                 continue
-            if row["lease"] == "live" and state.expiries < self.bounds.expiries:
+            if row["lease"] == "live" and spent:
                 happened = self.world.expired(state.rows, row["id"])
                 alone = sum(other["lease"] == "live" for other in workflows) == 1
                 move = Move("expire", request=None if alone else number)
-                yield move, state._replace(rows=happened.rows, expiries=state.expiries + 1), happened
+                yield move, spent._replace(rows=happened.rows), happened
             if row["lease_owner"] is None and not row["due"]:
                 happened = self.world.expired(state.rows, row["id"])
                 yield Move("due", request=number if several else None), state._replace(rows=happened.rows), happened
 
-    def _delivering(self, state: State, workflows: tuple[Row, ...]) -> Iterator[Step]:
+    def _delivering(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
         several, bit = len(workflows) > 1, 1
         for number, row in enumerate(workflows, 1):
             for event, payload in self.world.events:
-                for told in _payloads(payload, self.bounds.payloads):
+                for value in _payloads(payload, self.bounds.payloads):
                     is_open = row["status"] in ("ready", "waiting") and row["waiting_for"] in (None, event)
                     if is_open and not state.delivered & bit:
-                        happened = self.world.delivered(state.rows, row["id"], event, told)
+                        happened = self.world.delivered(state.rows, row["id"], event, value)
                         after = state._replace(rows=happened.rows, delivered=state.delivered | bit)
-                        yield deliver(event, told, number if several else None), after, happened
+                        yield deliver(event, value, number if several else None), after, happened
                     bit <<= 1
 
 
@@ -164,7 +171,7 @@ def _put(lanes: tuple[int, ...], index: int, number: int) -> tuple[int, ...]:
     return (*lanes[:index], number, *lanes[index + 1 :])
 
 
-def _after(state: State, index: int, happened: Happened) -> State:
+def _after(state: ExplorerState, index: int, happened: Happened) -> ExplorerState:
     return state._replace(rows=happened.rows, lanes=_put(state.lanes, index, happened.place.number))
 
 
@@ -183,8 +190,8 @@ class Graph:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.states: list[State] = [rules.first]
-        self._numbers: dict[State, int] = {rules.first: 0}
+        self.states: list[ExplorerState] = [rules.first]
+        self._numbers: dict[ExplorerState, int] = {rules.first: 0}
         self._came = array("i", [-1])
         self._by = array("i", [-1])
         self._moves: list[Move] = []
@@ -193,28 +200,31 @@ class Graph:
         self._targets = array("i")
         self._labels = array("i")
         self.falls: dict[str, Fall] = {}
-        self.at, self.depth, self.stopped = 0, 0, ""
+        self.at, self.looked_at, self.depth, self.stopped = 0, 0, 0, ""
         self.doubt: WrongCode | None = None
         self.doubtful = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the numbers of the states, which only a search needs."""
+        return {**vars(self), "_numbers": {}}
+
     # -- search ------------------------------------------------------------------------------------------------------
 
-    def search(self, moves: int | None, enough: Callable[[Fall], bool], show: Callable[[int], None]) -> None:
-        """Every state within the bounds was reached and expanded, or `stopped` says why not.
+    def search(self, moves: int | None, enough: Callable[[Fall], bool]) -> None:
+        """Reaches and expands every state within the bounds; `stopped` gives the reason if it could not.
 
-        `enough` is told of each first fall of an invariant, and may end the search; `moves` bounds a schedule's length.
+        `enough` is called with each first fall of an invariant, and may end the search; `moves` bounds a schedule's length.
         """
-        level_ends = 1
+        level_ends, progress = 1, self.rules.world.player.progress
         while self.at < len(self.states):
             if self.at == level_ends:
                 self.depth, level_ends = self.depth + 1, len(self.states)
             if self.depth == moves:
                 self.stopped = f"the bound of {moves} moves"
                 break
-            if not self.at % 256:
-                show(self.at)
+            self._report(progress)
             try:
-                self.rules.world.player.watch.check()
+                progress.check_deadline()
                 fell = self._expand(self.at, enough)
             except OutOfTime as over:
                 self.stopped = str(over)
@@ -224,13 +234,18 @@ class Graph:
                 break
             self._begins.append(len(self._targets))
             self.at += 1
-        show(self.at)
+        self._report(progress)
+
+    def _report(self, progress: Progress) -> None:
+        progress.states, progress.transitions, progress.depth = self.at, self.transitions, self.depth
+        progress.statements, progress.rows = self.rules.world.cache.statements, len(self.rules.world.cache)
 
     def _expand(self, at: int, enough: Callable[[Fall], bool]) -> bool:
+        self.looked_at = at
         for move, state, happened in self.rules.steps(self.states[at]):
             hurt = False
-            if happened is not None and happened.broken:
-                for invariant, guilty in happened.broken:
+            if happened is not None and happened.violations:
+                for invariant, guilty in happened.violations:
                     hurt = hurt or invariant.kind == "harm"
                     if self._fell(Fall(invariant, guilty, at, move)) and enough(self.falls[invariant.name]):
                         return True
@@ -238,13 +253,12 @@ class Graph:
                 continue  # what follows a harm is no news
             known = len(self.states)
             target = self._reached(state, at, move)
-            if target == known and not self._fine(target):
-                fall = self.falls["no workflow is stuck"]
-                if enough(fall):
-                    return True
+            if target == known and not self._fine(target) and enough(self.falls["no workflow is stuck"]):
+                return True
+            self.looked_at = at
         return False
 
-    def _reached(self, state: State, at: int, move: Move) -> int:
+    def _reached(self, state: ExplorerState, at: int, move: Move) -> int:
         number = self._numbers.get(state)
         label = self._move_numbers.get(move)
         if label is None:
@@ -261,13 +275,13 @@ class Graph:
 
     def _fine(self, number: int) -> bool:
         """Whether a new state's workflows can still be completed; if not, the fall is noted."""
-        state, world = self.states[number], self.rules.world
+        state, world, self.looked_at = self.states[number], self.rules.world, number
         try:
             if world.can_finish(state.rows):
                 return True
             places = [world.player.places[one] for one in state.lanes if one != DEAD]
             guilty = world.stuck(state.rows, places)
-        except WrongCode as wrong:  # a schedule may lead there; if none within the bounds does, this one is told
+        except WrongCode as wrong:  # a schedule may lead there; if none within the bounds does, this one is reported
             if self.doubt is None:
                 self.doubt, self.doubtful = wrong, number
             return True

@@ -1,7 +1,7 @@
 """The history that a schedule of the explorer makes, put together from its transitions, in the shape of engine.history().
 
-What lives here: walking a schedule over what is remembered (PostgreSQL is not asked), the entries of each transition and of
-each fault. What does not: playing on lanes (`stepper`); `canonical` makes the two comparable.
+A schedule is walked over what the search remembers; PostgreSQL is not asked. `history.canonical` makes such a history
+comparable with one that was played on lanes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ...statements import TRANSACTIONS
+from ..history.faults import fault
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
-from ..schedule.moves import named
 from .replayed_worker import Place
-from .search import DEAD, Rules, State
+from .search import DEAD, ExplorerState, Rules
 
-Entry = dict[str, Any]
+_ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -28,30 +29,31 @@ class Walk:
     """
 
     def __init__(self, rules: Rules) -> None:
-        self.rules, self.state, self.history = rules, rules.first, list[Entry]()
+        self.rules, self.state, self.history = rules, rules.first, list[dict[str, Any]]()
         self._starts = dict.fromkeys(rules.lanes, 1)
         self._holder: dict[str, str] = {}
         self._crashes: dict[str, int] = {}
-        self._effects: dict[tuple[str, str | None], Entry] = {}
+        self._effects: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._count = 0
         world = rules.world
         for workflow_id in world.workflows:
             self._write({**_bare(workflow_id, "workflow_created", "create"), "subject": world.setting.workflow})
 
-    def take(self, move: Move) -> State:
+    def take(self, move: Move) -> ExplorerState:
         """The state after the move. Raises ValueError if it is not possible here."""
         found = next(((state, what) for one, state, what in self.rules.steps(self.state) if one == move), None)
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
-        stood, before = self._place(move.lane), self.rules.world.bench.rows(self.state.rows)
+        kind = fault(move.verb)
+        stood, before = self._place(move.lane), self.rules.world.cache.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
-        if stood and stood.stands and stood.stands.workflow and move.verb in ("kill", "lose"):
+        if stood and stood.stands and stood.stands.workflow and (kind.worker or kind.loses):
             self._fault(move, stood)
-        if move.verb == "forget":
+        if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
-                self._write(_bare(workflow_id, "keys_forgotten", "fault"))
+                self._write(_bare(workflow_id, kind.event, "fault"))
         if move.verb == "start":
             self._starts[move.lane] += 1
         self.state = state
@@ -64,15 +66,15 @@ class Walk:
     def _fault(self, move: Move, stood: Place) -> None:
         at = stood.stands
         assert at and at.workflow
-        event, subject = ("worker_killed", f"before {named(at)}") if move.verb == "kill" else ("reply_lost", at.subject)
-        entry = _bare(at.workflow, event, "fault")
+        subject = at.subject if fault(move.verb).loses else at.place
+        entry = _bare(at.workflow, fault(move.verb).event, "fault")
         self._write({**entry, "subject": subject, "worker": self._identity(move.lane), "fence_token": at.token})
 
     def _identity(self, lane: str) -> str:
         shared = self.rules.world.setting.names == "shared"
         return SHARED_NAME if shared else f"{lane}.{self._starts[lane]}"
 
-    def _renamed(self, entry: Entry, lane: str) -> Entry:
+    def _renamed(self, entry: dict[str, Any], lane: str) -> dict[str, Any]:
         """The entry with what the canonical rows have forgotten: who it was, who held the lease, how many attempts."""
         workflow_id, detail = entry["workflow_id"], dict(_parsed(entry["detail"]) or {})
         if entry["worker"] is not None:
@@ -83,20 +85,20 @@ class Walk:
                 detail |= {"held_by": self._holder.get(workflow_id)}
             detail["crashes"] = self._crashes.get(workflow_id, 0)
             self._holder[workflow_id] = entry["worker"]
-        if entry["event"] in _PROGRESS:
+        if entry["event"] in _ADVANCES:
             self._crashes[workflow_id] = 0
         if entry["event"] == "tool_attempt_committed":
             detail |= self._attempt(workflow_id, detail)
         return {**entry, "detail": detail or None}
 
-    def _attempt(self, workflow_id: str, detail: Entry) -> Entry:
+    def _attempt(self, workflow_id: str, detail: dict[str, Any]) -> dict[str, Any]:
         key = workflow_id, detail["idempotency_key"]
         if detail["outcome"] == "effect":
             self._effects[key] = {"effect_id": len(self._effects) + 1, "attempts": 0}
         self._effects[key]["attempts"] += 1
         return dict(self._effects[key])
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: dict[str, Any]) -> None:
         mine = sum(one["workflow_id"] == entry["workflow_id"] for one in self.history)
         at, detail = _BEGIN + timedelta(seconds=len(self.history)), _parsed(entry["detail"])
         if detail and "asked_at" in detail:
@@ -104,10 +106,7 @@ class Walk:
         self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
 
 
-_PROGRESS = {"checkpoint_committed", "action_acknowledged", "workflow_waiting", "event_received"}
-
-
-def _bare(workflow_id: str, event: str, transaction: str) -> Entry:
+def _bare(workflow_id: str, event: str, transaction: str) -> dict[str, Any]:
     return {
         "workflow_id": workflow_id, "event": event, "transaction": transaction, "subject": None, "worker": None,
         "fence_token": None, "detail": None,

@@ -1,8 +1,6 @@
-"""What one move does to rows and workers, and which moves are possible: the explorer's rules.
+"""What one move does to rows and workers: plays the next move of a worker, or of somebody outside, and judges it.
 
-What lives here: `World`, which plays a worker's or somebody outside's next move on any rows and judges the transition, each
-distinct one once. What does not: the search (`explore_graph`), where a worker stands (`explore_worker`), what
-PostgreSQL answers (`explore_rows`).
+Each distinct move on distinct rows is played once and remembered, so a finished search can be walked without PostgreSQL.
 """
 
 from __future__ import annotations
@@ -16,29 +14,29 @@ from typing import Any
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
+from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
-from ..schedule.moves import named
 from ..schedule.presets import workflows_for
-from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, broken
+from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Row, Rows
-from .answers import Bench
-from .replayed_worker import Place, Player, WrongCode, worker
-from .time_limit import Watch
+from .answers import AnswerCache
+from .own_process import Progress
+from .replayed_worker import Place, Player, WrongCode, one_claim
 
-GONE = "gone.1"
-PATIENCE = 200  # statements in one move, moves in one run to the end
+DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
+MOST_STEPS = 200  # statements in one move, and moves in one run to the end
 
 
 @dataclass(frozen=True)
 class Happened:
-    """What one move came to: the rows and the place after it, the entries it wrote, and what it broke."""
+    """What one move did: the rows and the place after it, the entries it wrote, and the invariants it violated."""
 
     rows: int
     place: Place
     entries: tuple[Row, ...]
-    broken: tuple[tuple[Invariant, Guilty], ...]
+    violations: tuple[tuple[Invariant, Guilty], ...]
     ended: str | None
 
 
@@ -48,16 +46,23 @@ class World:
     `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
     """
 
-    def __init__(self, bench: Bench, engine: Engine, setting: Setting, inputs: Sequence[Any], watch: Watch) -> None:
-        self.bench, self.setting, self.player = bench, setting, Player(engine, watch)
+    def __init__(
+        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], progress: Progress,
+        where: Callable[[], str],
+    ) -> None:  # fmt: skip
+        self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
-        self._happened: dict[tuple[int, int, bool], Happened] = {}
+        self._happened: dict[tuple[int, int, str], Happened] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
         self.first = self._created(inputs)
         self.expected: tuple[str, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was found, without the learner's functions, which stay in their process."""
+        return {**vars(self), "_steady": {}}
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class World:
         if self.setting.names == "shared":
             return SHARED_NAME
         number = 1
-        while self.bench.holds(rows, f"{lane}.{number}"):
+        while self.cache.holds(rows, f"{lane}.{number}"):
             number += 1
         return f"{lane}.{number}"
 
@@ -74,54 +79,60 @@ class World:
         """Where a worker of this identity stands before its claim."""
         root = self._roots.get(identity)
         if root is None:
-            root = self._roots[identity] = self.player.start(identity, worker(identity, self._functions))
+            root = self._roots[identity] = self.player.start(identity, one_claim(identity, self._functions))
         return root
 
     def _functions(self, engine: Engine, label: str) -> dict[str, Any]:
         return workflows_for(self.setting, label, self._steady)
 
-    def go(self, rows: int, place: Place, lost: bool = False) -> Happened:
-        """The worker's next transaction, up to where it stands before the one after. `lost`: the tool's reply is.
+    def go(self, rows: int, place: Place, lost: str = "") -> Happened:
+        """The worker's next transaction, up to where it stands before the one after.
 
-        Raises WrongCode; OutOfTime after the deadline.
+        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline;
+        ValueError for a move that a finished exploration has not seen.
         """
-        self.player.watch.check()
         key = rows, place.number, lost
         found = self._happened.get(key)
         if found is None:
+            if self.player.engine is None:
+                raise ValueError("this exploration has ended, and did not come to this move")
+            self.player.progress.check_deadline()
+            self.player.moving = place
             try:
                 found = self._happened[key] = self._go(rows, place, lost)
             except WrongCode as wrong:
-                before = f", before {named(place.stands)}," if place.stands else ","
-                raise WrongCode(f"{place.program}{before} went wrong: {wrong}") from wrong
+                raise WrongCode(f"{place.went_wrong()}{wrong}") from wrong
         return found
 
-    def _go(self, number: int, place: Place, lost: bool) -> Happened:
-        bench, stands, entries = self.bench, place.stands, []
-        before = after = bench.rows(number)
-        for _ in range(PATIENCE):
-            asks = place.pending
-            if asks is None:
+    def _go(self, number: int, place: Place, lost: str) -> Happened:
+        cache, stands, entries = self.cache, place.stands, []
+        before = after = cache.rows(number)
+        for _ in range(MOST_STEPS):
+            pending = place.pending
+            if pending is None:
                 break
-            asked = bench.ask(number, asks.name, asks.text, asks.params, asks.question)
-            place = self.player.after(place, asked.answer, asked.key, lost and asks.name == "tool")
-            number, after = asked.rows, asked.after
-            entries += asked.entries()
+            if lost == "request" and pending.name == "tool":  # the world never hears of it
+                place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
+            else:
+                result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
+                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
+                number, after = result.rows, result.after
+                entries += result.entries()
             if place.stands and place.pending:
                 break
         else:
-            raise WrongCode(f"more than {PATIENCE} statements without standing before a transaction.")
+            raise WrongCode(f"more than {MOST_STEPS} statements without standing before a transaction.")
         mover = Mover()
         if stands:
             mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
         judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
-        guilty = tuple(broken(judged))
+        guilty = tuple(violations(judged))
         then = place if place.pending else self._roots.get(place.program, place)
         return Happened(number, then, tuple(entries), guilty, place.ended)
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""
-        return rows if self.setting.names == "shared" else self.bench.renamed(rows, identity, GONE)
+        return rows if self.setting.names == "shared" else self.cache.renamed(rows, identity, DEAD_HOLDER)
 
     # -- somebody outside --------------------------------------------------------------------------------------------
 
@@ -168,7 +179,7 @@ class World:
             engine.create_workflows(inputs, name=self.setting.workflow, workflow_ids=self.workflows)
             return "done"
 
-        return self._to_its_end(self.bench.number(Rows()), self.player.start("create", program)).rows
+        return self._to_its_end(self.cache.number(Rows()), self.player.start("create", program)).rows
 
     def can_finish(self, rows: int) -> bool:
         """Whether a new worker, alone and given time, brings every workflow to the end it has undisturbed.
@@ -177,39 +188,39 @@ class World:
         """
         found = self._finishes.get(rows)
         if found is None:
-            after = self.bench.rows(self.finished(rows)).workflows
+            after = self.cache.rows(self.finished(rows)).workflows
             good = (row["status"] == end or _is_spent(row) for row, end in zip(after, self.expected, strict=True))
             found = self._finishes[rows] = all(good)
         return found
 
     def ends(self, rows: int) -> tuple[str, ...]:
         """The workflows' statuses."""
-        return tuple(str(row["status"]) for row in self.bench.rows(rows).workflows)
+        return tuple(str(row["status"]) for row in self.cache.rows(rows).workflows)
 
     def finished(self, rows: int) -> int:
         """The rows when a new worker has done all it can, with leases ended, back-offs over and events delivered."""
-        for row in self.bench.rows(rows).workflows:
-            if row["lease_owner"] not in (None, GONE):
+        for row in self.cache.rows(rows).workflows:
+            if row["lease_owner"] not in (None, DEAD_HOLDER):
                 rows = self.killed(rows, row["lease_owner"])
         me = self.started(self.identity("A", rows))
-        for _ in range(PATIENCE):
+        for _ in range(MOST_STEPS):
             before = rows
             rows = self.carried(self.given_time(rows)[1], me)
             if rows == before:
                 break
         return rows
 
-    def carried(self, rows: int, worker: Place) -> int:
+    def carried(self, rows: int, place: Place) -> int:
         """The rows when the worker's next run has ended."""
-        happened = self.go(rows, worker)
-        while happened.place.number != worker.number:
+        happened = self.go(rows, place)
+        while happened.place.number != place.number:
             happened = self.go(happened.rows, happened.place)
         return happened.rows
 
     def given_time(self, rows: int) -> tuple[list[Move], int]:
         """Every lease ended, every back-off over, every event delivered: the moves, and the rows after them."""
         moves: list[Move] = []
-        for number, row in enumerate(self.bench.rows(rows).workflows, 1):
+        for number, row in enumerate(self.cache.rows(rows).workflows, 1):
             request = number if self.setting.requests > 1 else None
             if row["status"] == "ready" and (row["lease"] == "live" or not (row["lease"] or row["due"])):
                 moves.append(Move("expire" if row["lease"] else "due", request=request))
@@ -235,7 +246,7 @@ class World:
                 then = happened.rows
                 if self.can_finish(then):
                     return ()
-        judged = Transition(self.bench.rows(rows), self.bench.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
+        judged = Transition(self.cache.rows(rows), self.cache.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
         one = INVARIANTS["no workflow is stuck"]
         return tuple((one, guilty) for guilty in one.check(judged))
 

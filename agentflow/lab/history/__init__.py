@@ -1,1 +1,4 @@
-"""What happened, from the rows to English: entries, the story they tell together, the sentences. Standard library only."""
+"""What happened, from rows to English: entries, the story that they tell, sentences, and the table of faults.
+
+Needs nothing but the standard library.
+"""

@@ -1,7 +1,4 @@
-"""A history as it is on every machine: lanes instead of identities, counted effects, seconds instead of dates.
-
-What lives here: that form, and which parts of it a clock measured. What does not: what is done with it (`capsule`).
-"""
+"""A history as it is on every machine: lanes instead of identities, counted effects, seconds instead of dates."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ from typing import Any
 
 from .entries import worker_name
 
-Entry = dict[str, Any]
+CanonicalEntry = dict[str, Any]
 MEMBERS = ("workflow_id", "n", "at", "event", "transaction", "subject", "worker", "fence_token", "detail")
 MEASURED = frozenset({"at", "asked_at", "replay_ms"})
-"""What a clock measured: kept, and not compared."""
+"""What a clock measured: it is kept, but not compared."""
 
 
-def canonical(history: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """The entries as they are on every machine but for MEASURED, which becomes seconds since the first entry.
+def canonical(history: Iterable[Mapping[str, Any]]) -> list[CanonicalEntry]:
+    """The entries as they are on every machine, except for MEASURED: times become seconds since the first entry.
 
-    Worker identities become the names of their lanes: `A` for the first that is seen in time, `A.2` for the second, so
-    that `worker_name()` still gives `A`. Each workflow's effects are counted from 1. Done again it changes nothing.
+    Worker identities become the names of their lanes: `A` for the first that appears, `A.2` for the second, so that
+    `worker_name()` still gives `A`. Each workflow's effects are counted from 1. Canonical entries stay as they are.
     """
     entries = list(history)
     in_time = sorted(entries, key=lambda entry: entry["at"])
@@ -56,7 +53,7 @@ def _effect_numbers(in_time: list[Mapping[str, Any]]) -> dict[Any, int]:
 
 def _canonical_entry(
     entry: Mapping[str, Any], first: Any, workers: Mapping[str, str], effects: Mapping[Any, int]
-) -> Entry:
+) -> CanonicalEntry:
     detail = dict(entry["detail"]) if entry["detail"] is not None else None
     if detail and detail.get("held_by"):
         detail["held_by"] = workers.get(detail["held_by"], worker_name(detail["held_by"]))
@@ -70,12 +67,12 @@ def _canonical_entry(
 
 
 def _since(first: Any, at: Any) -> float:
-    """Seconds from the first entry; those that are already counted from there stay."""
+    """Seconds since the first entry; a number is taken to be that already."""
     return round((at - first).total_seconds(), 6) if isinstance(at, datetime) else float(at)
 
 
-def agreed(entry: Entry | None) -> Entry | None:
-    """The entry without what a clock measured: what must be the same."""
+def agreed(entry: CanonicalEntry | None) -> CanonicalEntry | None:
+    """The entry without what a clock measured, which leaves what must be the same on every machine."""
     if entry is None:
         return None
     detail = entry["detail"] and {name: value for name, value in entry["detail"].items() if name not in MEASURED}

@@ -1,7 +1,6 @@
-"""Entries of a history as a picture or a text reads them: from rows, from JSON, with long or short names of workers.
+"""Entries of a history as pictures and sentences read them: from rows or from JSON, with long or short names of workers.
 
-What lives here: `read_entries`, and `callers`, which finds out who called the tool (the world's own entries name no
-worker). What does not: what they mean together (`story`, to be read next).
+The world's own entries name no worker, so `callers` finds out who called the tool.
 """
 
 from __future__ import annotations
@@ -12,24 +11,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ...statements import TRANSACTIONS
+from .faults import FAULTS, fault_of
+
 Row = Mapping[str, Any]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # a line of the text twin stays one line
-KINDS = {
-    "workflow_created": "create", "workflow_claimed": "claim", "checkpoint_committed": "checkpoint",
-    "action_intent_committed": "intent", "tool_attempt_committed": "tool", "tool_refused": "tool",
-    "action_acknowledged": "acknowledge", "workflow_completed": "complete", "workflow_waiting": "wait",
-    "event_received": "receive", "event_delivered": "deliver", "event_repeated": "deliver", "event_refused": "deliver",
-    "lease_renewed": "renew", "lease_released": "release", "attempt_failed": "postpone", "workflow_failed": "fail",
-    "workflow_cancelled": "cancel", "workflow_requeued": "requeue", "lease_expired_for_test": "expire",
-    "backoff_ended_for_test": "due", "write_refused": "refused", "worker_killed": "kill", "crash_injected": "kill",
-    "worker_paused": "pause", "worker_resumed": "resume", "reply_lost": "reply_lost", "database_restarted": "restart",
-    "keys_forgotten": "forget",
+ENTRY_KINDS = {
+    **{event: name for name, one in TRANSACTIONS.items() for event in (*one.entries, *one.refusals)},
+    "write_refused": "refused", "event_received": "receive", "tool_attempt_committed": "tool", "tool_refused": "tool",
+    **{kind.event: kind.name for kind in FAULTS.values()},
 }  # fmt: skip
 """What each entry is called in a picture: the transaction, the fault, or what came of it."""
 
-TOOL = {"tool_attempt_committed", "tool_refused"}
-LOSSES = {"worker_killed", "crash_injected"}
-FAULTS = {*LOSSES, "worker_paused", "worker_resumed"}
+TOOL_EVENTS = {"tool_attempt_committed", "tool_refused"}
+LOSSES = {kind.event for kind in FAULTS.values() if kind.worker == "lost"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ def _seconds(at: Any) -> float | None:
 
 
 def own_after(entries: Sequence[Entry], index: int, who: str | None) -> Iterator[Entry]:
-    """The entries of one worker after a position, until it claims anew or a new process takes its lane."""
+    """The entries of one worker after a position, until it claims again or a new process takes its lane."""
     for entry in entries[index + 1 :]:
         if entry.who == who:
             if entry.transaction == "claim":
@@ -92,7 +87,7 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
     """For the position of each call of the tool: who called, and the key of the action that it meant."""
     watch, found = _Watch(entries), {}
     for index, entry in enumerate(entries):
-        if entry.event in TOOL:
+        if entry.event in TOOL_EVENTS:
             found[index] = watch.called(index, entry)
         elif entry.who:
             watch.saw(entry, entry.who)
@@ -100,9 +95,10 @@ def callers(entries: Sequence[Entry]) -> dict[int, tuple[str | None, str]]:
 
 
 class _Watch:
-    """Which workers stand before a call of the tool: those that planned the action, or found it planned when they claimed.
+    """Keeps track of which workers stand before a call of the tool.
 
-    Among them, the one whose own next entry shows that it called; else the holder of the lease.
+    These are the workers that planned an action, or found one planned when they claimed. The caller is the one whose own
+    next entry shows that it called; if no entry shows it, the holder of the lease.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -127,8 +123,8 @@ class _Watch:
             self._stands(who, None)
             self.paused.discard(who)
             self.holder = None if self.holder == who else self.holder
-        elif entry.event in {"worker_paused", "worker_resumed"}:
-            (self.paused.add if entry.event == "worker_paused" else self.paused.discard)(who)
+        elif fate := fault_of(entry.event).worker:
+            (self.paused.add if fate == "asleep" else self.paused.discard)(who)
 
     def _stands(self, who: str, key: str | None) -> None:
         self.before.pop(who, None)
@@ -149,12 +145,15 @@ class _Watch:
         mine = next(own_after(self.entries, index, who), None)
         if mine is None:
             return 1
-        if mine.event in FAULTS:
+        fault = fault_of(mine.event)
+        if fault.worker:
             return 2 if mine.subject.startswith("before tool") else 0
-        return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} or mine.event == "reply_lost" else 1
+        if fault.loses:
+            return 2 if fault.loses == "request" else 0
+        return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 
     def _key(self, entry: Entry, caller: str) -> str:
-        """Told by the idempotency key, else by what the caller was about to do, or did last."""
+        """The action whose idempotency key the call had; without one, what the caller was about to do, or did last."""
         told = str(entry.detail.get("idempotency_key") or "").rpartition(":")[2].replace("%3A", ":").replace("%25", "%")
         if told in self.planned:
             return told

@@ -1,7 +1,6 @@
 """The text twin of a picture: one sentence for each entry, and one for the whole history. No times, no ids.
 
-What lives here: words. What does not: what they are about (`reading`). The pictures, the tables of `look` and the control
-room all take their words from here.
+Pictures, tables and the control room all take their words from here; a fault's words stand in its row of `faults`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .entries import Row
+from .faults import FAULTS, FaultKind
 from .story import A_DAY, Mark, Story, too_many
-from .story_reader import story
+from .story_reader import read_story
 
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
@@ -24,10 +24,6 @@ _PLAIN = {
     "postpone": "{who} commits a failed attempt of {subject} with token {token}; the next one is due later",
     "cancel": "a person cancels the workflow",
     "requeue": "a person requeues the workflow: it is ready again",
-    "due": "the backoff ends",
-    "reply_lost": "the tool's reply to {who} is lost; nobody knows the outcome until it is called again",
-    "restart": "the database is restarted; every commit is still there",
-    "forget": "the tool forgets its keys; what it has done stays done",
     "replay": "{who} replays {subject} from its checkpoint",
     "stop": "{who} gives the workflow up with LostLease",
 }
@@ -58,6 +54,8 @@ def sentence(mark: Mark) -> str:
             "replay": "replays {} checkpoints",
         }
         return f"{mark.who} {verb[mark.kind].format(len(mark.folded))}{': ' if subjects else ''}{subjects}"
+    if mark.kind in FAULTS:
+        return _fault(mark, FAULTS[mark.kind])
     if mark.kind in _SPOKEN:
         return _SPOKEN[mark.kind](mark)
     said = _DELIVERED.get(mark.event) or _PLAIN.get(mark.kind)
@@ -106,23 +104,17 @@ def _refused(mark: Mark) -> str:
     return f"{mark.who} tries to write {what} with token {mark.token}; {met}; refused, 0 rows, nothing changed"
 
 
-def _kill(mark: Mark) -> str:
-    how = "is killed (SIGKILL)" if mark.event == "worker_killed" else "crashes"
-    gap = ": the effect exists, the engine does not know" if mark.in_gap else ""
-    return f"{mark.who} {how} {mark.subject}".strip() + (gap if mark.token else "; it held nothing")
-
-
-def _pause(mark: Mark) -> str:
-    held = "; it holds nothing" if mark.token is None else ""
-    return f"{mark.who} is paused (SIGSTOP) {mark.subject}".strip() + held
-
-
-def _expire(mark: Mark) -> str:
-    return f"{mark.who}'s lease expires" if mark.who else "the lease expires"
-
-
-def _resume(mark: Mark) -> str:
-    return f"{mark.who} wakes up (SIGCONT){', alive without authority' if mark.why else ''}"
+def _fault(mark: Mark, kind: FaultKind) -> str:
+    """The fault's own sentence, and what it meant for a worker that it struck."""
+    whose = f"{mark.who}'s" if mark.who else "the"
+    said = kind.sentence.format(who=mark.who or "nobody", whose=whose, subject=mark.subject).strip()
+    if kind.worker == "lost" and not mark.token:
+        return f"{said}; it held nothing"
+    if kind.worker == "lost" and mark.in_gap:
+        return f"{said}: the effect exists, the engine does not know"
+    if kind.worker == "asleep" and mark.token is None:
+        return f"{said}; it holds nothing"
+    return f"{said}, alive without authority" if kind.worker == "awake" and mark.why else said
 
 
 def _fail(mark: Mark) -> str:
@@ -136,10 +128,6 @@ _SPOKEN = {
     "tool": _tool,
     "acknowledge": _acknowledge,
     "refused": _refused,
-    "kill": _kill,
-    "pause": _pause,
-    "expire": _expire,
-    "resume": _resume,
     "fail": _fail,
 }
 
@@ -154,9 +142,9 @@ def twin(told: Story) -> list[str]:
     return [line(mark) for mark in told.marks]
 
 
-def sentences(rows: Sequence[Row]) -> list[str]:
+def sentences(rows: Sequence[Row] | Story) -> list[str]:
     """One sentence for each entry of a history, without numbers and without the replays that have no entry."""
-    return [f"{sentence(mark)}." for mark in story(rows).marks if mark.event]
+    return [f"{sentence(mark)}." for mark in read_story(rows).marks if mark.event]
 
 
 _HEADS = {
@@ -166,14 +154,8 @@ _HEADS = {
     "gap": "The acknowledgment gap",
 }
 _TURNS = {
-    "kill": "{who} is killed {subject}",
-    "pause": "{who} is paused",
-    "resume": "{who} wakes up",
-    "expire": "{who}'s lease expires",
+    **{kind.name: kind.turn for kind in FAULTS.values()},
     "refused": "{who}'s write with token {token} is refused",
-    "reply_lost": "the reply to {who} is lost",
-    "restart": "the database is restarted",
-    "forget": "the tool forgets its keys",
     "wait": "the workflow waits for {subject}",
     "fail": "it fails",
     "cancel": "it is cancelled",

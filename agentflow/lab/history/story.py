@@ -1,8 +1,7 @@
-"""What a history tells, from its entries alone: who held which lease, who was lost, what the world did, what went wrong.
+"""What a history tells: who held which lease, which worker was lost, what the world did, what went wrong.
 
-What lives here: the frozen model that `story()` returns, with a column for each entry and for each replay (which has no
-entry of its own), and positions counted in columns. What does not: how it is found out (`reading`), words (`sentences`),
-pixels (`timeline`).
+This is the frozen model that `story_reader.read_story()` fills. It has a column for each entry and for each replay (which
+has no entry), and counts positions in columns.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from ...statements import BY_PERSON
 
 A_DAY = 86_400.0  # seconds: a lease that lasts so long ends by a move only
 Position = float
@@ -139,7 +140,7 @@ class Story:
     @property
     def person(self) -> bool:
         """Whether somebody outside took part."""
-        return any(mark.kind in {"deliver", "cancel", "requeue"} for mark in self.marks)
+        return any(mark.kind in BY_PERSON for mark in self.marks)
 
 
 _OF_A_LEASE = {"expired", "released"}

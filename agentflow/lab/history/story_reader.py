@@ -1,7 +1,7 @@
-"""How a history is read: each entry once, in order, keeping who holds the lease, who lives, and what is not yet answered.
+"""Reads a history: each entry once, in order, keeping track of who holds the lease, who lives, and what is unanswered.
 
-What lives here: `story(entries)`. It follows lanes and fencing tokens, never identities or clocks, so the picture of a
-capsule is that of the run. What does not: the model (`story`, to be read first), who called the tool (`entries`).
+It follows lanes and fencing tokens, never identities or clocks, so a capsule has the same picture as the run. Read the
+model (`story`) first.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from .belief import Judged
-from .entries import KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .entries import ENTRY_KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
+from .faults import FAULTS, fault_of
 from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
 
-RELEASING = {"complete", "wait", "release", "postpone", "fail"}
 Found = dict[str, Any]
+_RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
 
 
-def story(rows: Sequence[Row]) -> Story:
-    """What the entries tell, frozen."""
+def read_story(rows: Sequence[Row] | Story) -> Story:
+    """The story that the entries tell; a story is returned as it is."""
+    if isinstance(rows, Story):
+        return rows
     reader = _Reader(read_entries(rows))
     reader.read()
     return reader.finished()
@@ -31,7 +35,7 @@ class _Action(Judged):
 
     key: str
     acknowledged: int | None = None
-    lost: bool = False  # whoever acknowledged it was lost before anything else
+    lost: bool = False  # the worker that acknowledged it was lost before it did anything else
     status: str | None = "PENDING"
     effects: tuple[int, ...] = ()
     keys: tuple[str | None, ...] = ()
@@ -66,8 +70,10 @@ class _Reader:
             "tool": self._tool, "acknowledge": self._acknowledge, "complete": self._complete, "wait": self._wait,
             "receive": self._receive, "deliver": self._deliver, "renew": self._renew, "fail": self._fail,
             "cancel": self._cancel, "requeue": self._requeue, "expire": self._expire, "refused": self._refused,
-            "kill": self._kill, "pause": self._pause, "resume": self._resume, "reply_lost": self._reply_lost,
         }  # fmt: skip
+        fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
+        self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
+        self.handlers |= {name: self._call_lost for name, fault in FAULTS.items() if fault.loses}
 
     @property
     def here(self) -> int:
@@ -76,12 +82,13 @@ class _Reader:
 
     def read(self) -> None:
         for index, entry in enumerate(self.entries):
-            kind = KINDS.get(entry.event, "other")
+            kind = ENTRY_KINDS.get(entry.event, "other")
             handler = self.handlers.get(kind)
             found = (handler(index, entry) if handler else None) or {}
-            if kind in RELEASING and entry.transaction != "claim":
+            if (entry.transaction, entry.event) in _RELEASES:
                 self._lets_go(self.holder or entry.who, self.here, "released")
-            if entry.who and kind not in {"kill", "pause", "fail"} and entry.who not in self.asleep:
+            ends = kind == "fail" or fault_of(entry.event).worker in {"lost", "asleep"}
+            if entry.who and not ends and entry.who not in self.asleep:
                 self._runs(entry.who)
             about = {"who": entry.who, "subject": entry.subject, "token": entry.token, **found}
             self.marks.append(
@@ -112,7 +119,11 @@ class _Reader:
         self.tokens.append((self.here, token))
 
     def _lets_go(self, who: str | None, where: Position, how: str) -> None:
-        """The lease of this worker ends here; if the worker lives on it has no authority."""
+        """Ends the lease of this worker here; if the worker lives on, it does so without authority.
+
+        No entry says that a lease has ended by itself: the next claim of another worker shows it, so its end is put half
+        a column before that claim.
+        """
         band = self.held.get(who or "")
         if who is None or band is None or self.bands[band].end is not None:
             return
@@ -180,6 +191,11 @@ class _Reader:
             self._rises(entry.token or self.row_token + 1)
 
     def _refused(self, index: int, entry: Entry) -> Found:
+        """Finds out which guard refused the write, from the clearest reason to the least clear.
+
+        The row's token or status says it outright. With both as the writer left them, its lease was released, has ended,
+        or another write of the same claim came first (then the lease still lasts, or the same checkpoint is there).
+        """
         row, status = entry.detail.get("row_token"), entry.detail.get("row_status", "ready")
         if row != entry.token:
             return {"why": f"{entry.token} ≠ {row}"}
@@ -194,11 +210,11 @@ class _Reader:
         return {"why": "row changed" if lasts or (mine and self._is_there(entry)) else "expired"}
 
     def _is_there(self, entry: Entry) -> bool:
-        """Whether somebody else has committed already what this write would commit."""
+        """Whether the checkpoint that this write would commit is there already."""
         return self.holder == entry.who and entry.transaction == "checkpoint" and entry.subject in self.recorded
 
     def _stops(self, index: int, entry: Entry) -> None:
-        """After its last refusal a worker gives this workflow up, by itself."""
+        """Adds a column after a worker's last refusal: there it gives the workflow up, which leaves no entry."""
         who = entry.who or "nobody"
         if any(later.event in {"write_refused", *LOSSES} for later in own_after(self.entries, index, who)):
             return
@@ -214,7 +230,7 @@ class _Reader:
         self.recorded[entry.subject] = None
 
     def _requeue(self, index: int, entry: Entry) -> None:
-        """The recorded failure that ended the workflow is gone; it is the checkpoint that is written once more."""
+        """Forgets the recorded failure that ended the workflow: the one whose step is recorded a second time."""
         later = {
             one.subject for one in self.entries[index:] if one.event in {"checkpoint_committed", "action_acknowledged"}
         }
@@ -222,6 +238,11 @@ class _Reader:
             del self.recorded[name]
 
     def _replays(self, index: int, entry: Entry) -> None:
+        """Adds a column for each step that this claim replays, which leaves no entries.
+
+        The claim's next write tells how many there were. If nothing was written, all checkpoints are replayed, except if
+        the worker was lost before it loaded them, or failed the workflow without telling where.
+        """
         own = list(own_after(self.entries, index, entry.who))
         told = [one.detail["replayed"] for one in own if "replayed" in one.detail]
         early = bool(own) and own[0].transaction == "fault" and own[0].subject in {"after claim", "before load"}
@@ -294,18 +315,18 @@ class _Reader:
         return found
 
     def _reply(self, index: int, who: str | None) -> Found:
-        """Whether the answer came, and else the entry with which its worker was lost; its column is found at the end."""
+        """Whether the answer came; if not, the entry with which its worker was lost (its column is found at the end)."""
         mine = next(own_after(self.entries, index, who), None) if who else None
-        if mine is not None and mine.event in {*LOSSES, "reply_lost"}:
+        if mine is not None and (mine.event in LOSSES or fault_of(mine.event).loses == "reply"):
             return {"reply": "lost", "reply_to": mine.n}
         return {"reply": "received"}
 
-    def _reply_lost(self, index: int, entry: Entry) -> Found:
+    def _call_lost(self, index: int, entry: Entry) -> Found:
         self._unsure(entry.who or "nobody")
         return {"in_gap": any(one.unknown for one in self.actions.values())}
 
     def _unsure(self, who: str) -> None:
-        """Whatever this worker had done in the world and not acknowledged is unknown to the engine from now on."""
+        """From here on the engine cannot know what this worker did in the world without acknowledging it."""
         for action in self.actions.values():
             if action.opened is not None and action.caller == who:
                 action.unknown = True

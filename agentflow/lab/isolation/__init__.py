@@ -1,1 +1,1 @@
-"""The pair matrix: every two transactions on one workflow, interleaved by hand on two connections."""
+"""The pair matrix: every two transactions on one workflow, played at once on two connections."""

@@ -1,33 +1,33 @@
-"""Two workers on two connections, and one who watches them: two transactions at once, or one after the other.
+"""Two transactions at once, each on a connection of its own, in the manner of PostgreSQL's isolation tester.
 
-What lives here: the connections, holding a transaction open, seeing that another waits, and
-putting the rows back. What does not: which pairs, and what is right (`pairs`).
+`at_once` holds the first one uncommitted while the second is started; `TwoSessions` plays an engine's calls like that from a
+prepared situation, or one after the other, and puts the rows back.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from psycopg.rows import dict_row
 
-from ...database import Database, Row
-from ...driver_errors import named
+from ...database import Database, Row, Run
+from ...driver_errors import translate
 from ...engine import Engine
 from ...errors import AgentFlowError, LostLease
-from ...schema import WORLD_SUFFIX
-from ...tools import SimulatedTool
+from ...statements import WORLD_SUFFIX, Statement
 from .situations import SITUATIONS, Call, Claims
 
 End = Literal["COMMIT", "ROLLBACK"]
-_LOOK_EVERY = 0.0002  # seconds that the second statement gets before it is asked whether it waits
+A = TypeVar("A")
+B = TypeVar("B")
+_LOOK_EVERY = 0.0002  # seconds that the second call gets before we look whether it waits
 _TABLES = {
     "workflows": "workflows", "steps": "steps", "intents": "action_intents", "history": "history",
     "effects": "tool_ledger", "attempts": "tool_attempts",
@@ -35,7 +35,10 @@ _TABLES = {
 _INSERT = "INSERT INTO {place} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{place}, {rows});"
 
 # All rows, without clock values and generated numbers: a lease is live or not, a back-off over or not.
-_ROWS = """\
+_ROWS = Statement(
+    "pair_rows",
+    "None: only the session that sees its own uncommitted rows reads them.",
+    """\
 SELECT json_build_object(
     'workflows', (SELECT json_agg(r) FROM (
         SELECT id, status, state, result, error ->> 'type' AS error, lease_owner, fence_token, checkpoints, entries,
@@ -57,69 +60,86 @@ SELECT json_build_object(
         FROM agentflow_world.tool_ledger ORDER BY effect_id) AS r),
     'attempts', (SELECT json_agg(r) FROM (
         SELECT attempt, idempotency_key, action, outcome
-        FROM agentflow_world.tool_attempts ORDER BY attempt_id) AS r))::text AS rows"""
+        FROM agentflow_world.tool_attempts ORDER BY attempt_id) AS r))::text AS rows""",
+)
 
 
-# Of a claim, what is the same in all of them.
-_UNTOLD = re.compile(r"(workflow_id|name|input)='[^']*', |, lease_seconds=[\d.]+")
+# What two claims of one workflow do not share with each other is left out of an answer, and so is the lease's length.
+_IRRELEVANT = re.compile(r"(workflow_id|name|input)='[^']*', |, lease_seconds=[\d.]+")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What was answered (`first` is empty if only one acted), and all rows afterwards as JSON text."""
+class PairOutcome:
+    """What both calls answered (`first` is empty if only one acted), and all rows afterwards as JSON text."""
 
     first: str
     second: str
     rows: str
 
 
-class _Session(Database):
-    """A database whose statements all run on one connection, inside the transaction that is open there."""
+class Session:
+    """One connection, on which one statement at a time runs, in whatever transaction is open there."""
 
-    def __init__(self, where: Database) -> None:
-        url = where.url.render_as_string(hide_password=False)
-        super().__init__(url, where.schema, patience=0.0, application_name="agentflow-pairs")
-        self._texts["rows"] = _everywhere(_ROWS, self)
-        self.connection = self._connect()
-        self.cursor: psycopg.Cursor[Row] = self.connection.cursor(row_factory=dict_row)
-        self.cursor.execute("SET synchronous_commit = off")
-        self.cursor.execute("BEGIN")
+    def __init__(self, where: Database, application_name: str) -> None:
+        near = where.twin(patience=0.0, application_name=application_name)
+        self.connection = near.session()
+        self.pid = self.connection.info.backend_pid
+        self.database = near.with_door(self._run_here)
 
-    def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+    def run(self, text: str, params: Mapping[str, Any] | None = None) -> list[Row]:
+        """The rows of the statement, if it gives any."""
+        cursor = self.connection.execute(text.encode(), params)
+        return cursor.fetchall() if cursor.description else []
+
+    def _run_here(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[Row]:
+        """The door of `database`: its statements run on this connection, too."""
         try:
-            return self.cursor.execute(text, params, prepare=True).fetchall()
+            return self.connection.execute(text.encode(), params, prepare=True).fetchall()
         except psycopg.Error as error:
-            raise named(error, self.connection, name, where=self.where, schema=self.schema) from error
-
-    def end(self, how: End) -> None:
-        """The open transaction has ended, and the next one is open."""
-        self.cursor.execute(f"{how} AND CHAIN")
+            where, schema = self.database.where, self.database.schema
+            raise translate(error, self.connection, name, where=where, schema=schema) from error
 
     def close(self) -> None:
         """The connection is closed; what was open in it is rolled back."""
         self.connection.close()
-        super().close()
 
 
-def _everywhere(text: str, database: Database) -> str:
-    world = text.replace("agentflow_world.", f'"{database.schema}_world".')
-    return world.replace("agentflow.", f'"{database.schema}".')
+def at_once(
+    first: Callable[[], A],
+    second: Callable[[], B],
+    end: Callable[[], object],
+    waits: Callable[[], bool],
+    thread: Executor,
+) -> tuple[A, B, bool]:
+    """Runs `first`, starts `second` on the thread, and calls `end` when the second `waits()` or has finished.
+
+    Returns both answers, and whether the second was seen to wait.
+    """
+    answer, waited = first(), False
+    future = thread.submit(second)
+    while not (waited or wait([future], _LOOK_EVERY).done):
+        waited = waits()
+    end()
+    return answer, future.result(), waited
 
 
 class _Side:
-    """One of the two who act: an engine on a connection of its own."""
+    """One of the two who act: an engine on a connection of its own, always inside an open transaction."""
 
     def __init__(self, kind: type[Engine], where: Database) -> None:
-        self.session = _Session(where)
-        self.engine = kind(self.session)
-        self.engine.world.database.close()
-        self.engine.world = self.engine.tool = SimulatedTool(self.session)
-        self.pid = self.session.connection.info.backend_pid
+        self.session = Session(where, "agentflow-pairs")
+        self.session.run("SET synchronous_commit = off")
+        self.session.run("BEGIN")
+        self.engine = kind(self.session.database)
 
-    def run(self, call: Call) -> str:
-        """What the caller was told: the result, or the error by name."""
+    def end(self, how: End) -> None:
+        """The open transaction has ended, and the next one is open."""
+        self.session.run(f"{how} AND CHAIN")
+
+    def call(self, call: Call) -> str:
+        """What the caller gets: the result, or the error by name."""
         try:
-            return _UNTOLD.sub("", repr(call.run(self.engine)))
+            return _IRRELEVANT.sub("", repr(call.run(self.engine)))
         except (AgentFlowError, LostLease) as error:
             return f"{type(error).__name__}: {error}"
 
@@ -127,27 +147,27 @@ class _Side:
         """Whether PostgreSQL refused the last statement; then the whole transaction is undone, and locks nothing."""
         if self.session.connection.info.transaction_status != TransactionStatus.INERROR:
             return False
-        self.session.end("ROLLBACK")
+        self.end("ROLLBACK")
         return True
 
     def rows(self) -> str:
         """All rows as this side sees them now."""
-        return str(self.session.execute("rows", {})[0]["rows"])
+        return str(self.session.database.run(_ROWS)[0]["rows"])
 
 
-class Stage:
-    """Two sides and a watcher on one laboratory, which belongs to them alone."""
+class TwoSessions:
+    """Two sides and a watcher in one laboratory that nobody else uses."""
 
     def __init__(self, kind: type[Engine], database: Database) -> None:
         self.database, self.real = database, Engine(database)
-        self.one, self.two = _Side(kind, self.database), _Side(kind, self.database)
-        self.watcher = self.database._connect()
+        self.one, self.two = _Side(kind, database), _Side(kind, database)
+        self.watcher = database.session()
         self.watcher.execute("SET synchronous_commit = off")
         self.thread = ThreadPoolExecutor(1)
         self.scripts: dict[str, sql.Composable] = {}
 
     def close(self) -> None:
-        """No connection and no thread of this stage is left."""
+        """Closes every connection, and ends the thread."""
         self.one.session.close()
         self.two.session.close()
         self.thread.shutdown()
@@ -155,57 +175,63 @@ class Stage:
         self.real.close()
 
     def set_up(self, situation: str) -> Claims:
-        """The situation stands in the tables, made by the real engine; restore() brings it back."""
+        """Makes the situation with the real engine, and keeps the scripts by which restore() brings it back."""
         self.real.reset_database()
         claims = SITUATIONS[situation](self.real)
         own, world = (sql.Identifier(self.database.schema + suffix) for suffix in ("", WORLD_SUFFIX))
         for section, table in _TABLES.items():
             place = sql.SQL("{}.{}").format(world if table.startswith("tool") else own, sql.Identifier(table))
-            found = self.watcher.execute(sql.SQL("SELECT json_agg(t)::text FROM {} AS t").format(place)).fetchone()
+            found = self.watcher.execute(
+                sql.SQL("SELECT json_agg(t)::text AS rows FROM {} AS t").format(place)
+            ).fetchone()
             script = sql.SQL("DELETE FROM {};").format(place)
-            if found and found[0]:
-                script += sql.SQL(_INSERT).format(place=place, rows=sql.Literal(found[0]))
+            if found and found["rows"]:
+                script += sql.SQL(_INSERT).format(place=place, rows=sql.Literal(found["rows"]))
             self.scripts[section] = script
         return claims
 
     def way_back(self, before: str, after: str) -> bytes:
-        """What makes the rows after a call those of the situation again; empty if it changed nothing."""
+        """The script that turns the rows after a call into those of the situation again; empty if it changed nothing."""
         old, new = json.loads(before), json.loads(after)
         scripts = [self.scripts[section] for section in _TABLES if old[section] != new[section]]
         return sql.SQL("").join(scripts).as_bytes(self.watcher)
 
     def restore(self, way_back: bytes) -> None:
-        """The rows are those of the situation again."""
+        """Brings the rows of the situation back."""
         self.watcher.execute(way_back)
 
-    def in_turn(self, *several: Call) -> Outcome:
-        """What comes of the calls one after the other; nothing is left of it."""
+    def in_turn(self, *several: Call) -> PairOutcome:
+        """The outcome of the calls one after the other, which is then rolled back."""
         answers, done = [""], list[Call]()
         for call in several:
-            answers.append(self.one.run(call))
+            answers.append(self.one.call(call))
             if not self.one.failed():
                 done.append(call)
-            else:  # by itself it would have undone nothing but itself
+            else:  # outside this transaction it would have undone nothing but itself, so the others are made again
                 for earlier in done:
-                    self.one.run(earlier)
+                    self.one.call(earlier)
         rows = self.one.rows()
-        self.one.session.end("ROLLBACK")
-        return Outcome(answers[-2] if several else "", answers[-1], rows)
+        self.one.end("ROLLBACK")
+        return PairOutcome(answers[-2] if several else "", answers[-1], rows)
 
-    def at_once(self, first: Call, second: Call, end: End) -> tuple[Outcome, bool]:
-        """What comes of the second call, started while the first is uncommitted; whether it was seen to wait for it."""
-        told = self.one.run(first)
-        self.one.failed()
-        future, waited = self.thread.submit(self.two.run, second), False
-        while not (waited or wait([future], _LOOK_EVERY).done):
-            waited = self._two_waits()
-        self.one.session.end(end)
-        answer = future.result()
+    def at_once(self, first: Call, second: Call, end: End) -> tuple[PairOutcome, bool]:
+        """The outcome of the second call, started while the first is uncommitted, and whether it was seen to wait for it."""
+
+        def hold() -> str:
+            answer = self.one.call(first)
+            self.one.failed()
+            return answer
+
+        answer, other, waited = at_once(
+            hold, lambda: self.two.call(second), lambda: self.one.end(end), self._two_waits, self.thread
+        )
         self.two.failed()
         rows = self.two.rows()
-        self.two.session.end("ROLLBACK")
-        return Outcome(told, answer, rows), waited
+        self.two.end("ROLLBACK")
+        return PairOutcome(answer, other, rows), waited
 
     def _two_waits(self) -> bool:
-        row = self.watcher.execute("SELECT pg_blocking_pids(%s)", [self.two.pid], prepare=True).fetchone()
-        return row is not None and self.one.pid in row[0]
+        found = self.watcher.execute(
+            "SELECT %s = ANY(pg_blocking_pids(%s)) AS waits", [self.one.session.pid, self.two.session.pid], prepare=True
+        ).fetchone()
+        return bool(found and found["waits"])

@@ -1,7 +1,6 @@
 """The situations that a workflow can be in, and every transaction that somebody may try in each of them.
 
-What lives here: how each situation comes about, by the real engine's own transactions, and the calls. What does not: running
-two of them at once (`pairs`). Read `pairs` next.
+The real engine makes each situation by its own transactions.
 """
 
 from __future__ import annotations
@@ -87,7 +86,9 @@ _OUTSIDE: Mapping[tuple[str, str], Callable[[Engine], Any]] = {
 def _claim(engine: Engine, worker: str) -> Claim:
     claim = engine.claim_workflow(worker, LEASE_SECONDS)
     if claim is None:
-        raise AgentFlowError(f"{worker} could not claim {WORKFLOW} while a situation was set up; look at its row.")
+        raise AgentFlowError(
+            f"Worker {worker} could not claim {WORKFLOW} while a situation was prepared. Look at its row."
+        )
     return claim
 
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
-from sqlalchemy import text
 
 from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
 from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
-from ...migrations import LABORATORY, migrate
+from ...migrations import LABORATORY_MARK, migrate
 from ...model import Policy
 from ...requests import read_requests
-from ...schema import DEFAULT_SCHEMA, WORLD_SUFFIX
 from ...server import Server
+from ...statements import DEFAULT_SCHEMA, WORLD_SUFFIX
 
 LEASE_SECONDS = 86_400.0  # long enough never to end on its own: a learner may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -98,12 +97,12 @@ def _empty(engine: Engine) -> None:
 
 def _drop(database: Database, missing: SchemaMissing) -> None:
     """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY
+    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
     if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
-    with database.alchemy.connect() as connection:
+    with database.session() as session:
         both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {both} CASCADE"))
+        session.execute(f"DROP SCHEMA IF EXISTS {both} CASCADE".encode())
 
 
 def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseAway:
@@ -111,9 +110,8 @@ def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseA
     if not isinstance(away.__cause__, psycopg.errors.LockNotAvailable):
         return away
     names = {"lab": database.schema, "world": f"{database.schema}{WORLD_SUFFIX}"}
-    with database.alchemy.connect() as connection:
-        rows = connection.execute(text(_OPEN_TRANSACTIONS), names).all()
-    who = ", ".join(f"{row.application_name or 'a program without a name'} (process {row.pid})" for row in rows)
+    _, rows = database.read_sql(_OPEN_TRANSACTIONS, names)
+    who = ", ".join(f"{row['application_name'] or 'a program without a name'} (process {row['pid']})" for row in rows)
     return DatabaseAway(
         f"schema {database.schema!r} at {database.where} cannot be emptied, because its rows are locked by a transaction that is "
         f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
@@ -123,7 +121,8 @@ def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseA
 _OPEN_TRANSACTIONS = """
     SELECT DISTINCT a.pid, a.application_name
     FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation
-    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world)) AND a.state LIKE 'idle in transaction%'
+    WHERE c.relnamespace IN (to_regnamespace(:lab), to_regnamespace(:world))
+      AND a.state LIKE 'idle in transaction%'
     ORDER BY a.pid"""
 
 
@@ -146,7 +145,7 @@ def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
 def _is_unused(database: Database) -> bool:
     """Whether the schema is unmarked and holds no workflow: then it may become a laboratory."""
     purpose = database.read("purpose", {})[0]["purpose"]
-    return bool(purpose != LABORATORY and database.read("metrics", {})[0]["workflows_total"] == 0)
+    return bool(purpose != LABORATORY_MARK and database.read("metrics", {})[0]["workflows_total"] == 0)
 
 
 def doctor(engine: Engine) -> list[str]:

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import text
-from sqlalchemy.exc import ProgrammingError
+import psycopg
 
 from ...database import Database
 from ...errors import NotALaboratory
@@ -30,8 +29,8 @@ def own_schema(url: str, schema: str, keep: bool = False) -> Iterator[Database]:
             yield database
         finally:
             if not keep:
-                with database.alchemy.connect() as connection:
-                    connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}", "{schema}_world" CASCADE'))
+                with database.session() as session:
+                    session.execute(f'DROP SCHEMA IF EXISTS "{schema}", "{schema}_world" CASCADE'.encode())
     finally:
         database.close()
 
@@ -40,10 +39,10 @@ def _make(database: Database) -> None:
     """Makes both schemas or neither, so that what is dropped at the end is what was made here."""
     both = f'CREATE SCHEMA "{database.schema}"; CREATE SCHEMA "{database.schema}_world"'
     try:
-        with database.alchemy.connect() as connection:
-            connection.exec_driver_sql(f"DO $$ BEGIN {both}; END $$")
-    except ProgrammingError as error:
+        with database.session() as session:
+            session.execute(f"DO $$ BEGIN {both}; END $$".encode())
+    except psycopg.ProgrammingError as error:
         raise NotALaboratory(
             f"The new schemas {database.schema!r} and {database.schema + '_world'!r} cannot be created "
-            f"({str(error.orig).strip().splitlines()[0]}). Choose another name."
+            f"({str(error).strip().splitlines()[0]}). Choose another name."
         ) from error

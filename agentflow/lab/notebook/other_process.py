@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from sqlalchemy import text
-
 from ...database import Database
 from ...engine import Engine
 from ...errors import AgentFlowError
@@ -53,10 +51,9 @@ def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
 @contextmanager
 def locked(engine: Engine, *workflow_ids: str) -> Iterator[None]:
     """Holds the rows of these workflows locked in another session, as a claim does until its commit."""
-    sql = f"SELECT FROM {quoted(engine.database.schema)}.workflows WHERE id = ANY(:ids) FOR NO KEY UPDATE"
-    holder = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
-    with holder.begin() as connection:
-        connection.execute(text(sql), {"ids": list(workflow_ids)})
+    sql = f"SELECT FROM {quoted(engine.database.schema)}.workflows WHERE id = ANY(%(ids)s) FOR NO KEY UPDATE"
+    with engine.database.session() as session, session.transaction():
+        session.execute(sql.encode(), {"ids": list(workflow_ids)})
         yield
 
 

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-
 from ...engine import Engine
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
 from ..history.belief import Belief, belief_of
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
+from ..history.words import counted
 
 STYLE = """<style>
 .af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
@@ -74,26 +71,13 @@ def shown(value: Any) -> str:
     return written if len(written) <= 200 else written[:199] + "…"
 
 
-def counted(number: int, one: str, more: str = "") -> str:
-    """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def query(engine: Engine, sql: str, caption: str = "", **binds: Any) -> Table:
     """Reads the rows of a SELECT, which names the tables of the engine and of the world without a schema.
 
-    `binds` fill `:name`. The transaction is read only. Raises what SQLAlchemy raises for SQL that PostgreSQL refuses.
+    `binds` fill `:name`. The transaction is read only. Raises QueryRefused if PostgreSQL refuses the query.
     """
-    schema = engine.database.schema
-    readers = engine.database.alchemy.execution_options(isolation_level="READ COMMITTED")
-    with readers.begin() as connection:
-        connection.execute(text("SET TRANSACTION READ ONLY"))
-        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}, {quoted(schema + WORLD_SUFFIX)}"))
-        # Prepared: PostgreSQL then takes one command only, and a COMMIT in front of another is refused.
-        connection.connection.driver_connection.prepare_threshold = 0  # type: ignore[union-attr]
-        found = connection.execute(text(sql), binds)
-        columns = list(found.keys())
-        return Table([dict(row) for row in found.mappings()], caption, columns)
+    columns, rows = engine.database.read_sql(sql, binds)
+    return Table(rows, caption, columns)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Timelines: entries in, SVG out. Standard library only, so that a page can draw without a database."""
+"""Pictures: the timeline (entries in, SVG out) and what all pictures share. Needs nothing but the standard library."""

@@ -1,7 +1,6 @@
-"""A finished picture with its text twin, and the colours, type and frame that all pictures share.
+"""What all pictures share: one palette, one escape, one ink, and the frame around a finished picture with its text twin.
 
-What lives here: `Picture`, the tokens of the house's palette, and the SVG's outermost element. What does not: what is
-drawn (`race_picture`, `plots`). Ink, mute, rule and paper follow JupyterLab's theme, and outside it the browser's.
+Ink, mute, rule and paper follow JupyterLab's theme, and outside it the browser's.
 """
 
 from __future__ import annotations
@@ -15,24 +14,50 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from .timeline_layout import SMALLEST
-
+SMALLEST = 9 / 11  # a picture shrinks with its page until its text, 11 px, is 9 px high; then it scrolls
 INK, MUTE, RULE, PAPER = "currentColor", "var(--mute)", "var(--rule)", "var(--paper)"
 FONT = "var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif)"
-HUES = {"A": "var(--A)", "B": "var(--B)", "C": "var(--C)", "D": INK}
+CODE_FONT = "var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace)"
+
+COLOURS = {"A": "#0072B2", "B": "#D55E00", "C": "#888888"}
+HUES = {**{worker: f"var(--{worker})" for worker in COLOURS}, "D": INK}
 DASHED = {"C": "6 3"}
 """How a worker's colour is drawn: C is grey and dashed, D is an outline of ink."""
 
-STYLE = (
-    "<style>.af{--ink:var(--jp-ui-font-color1,#1f2328);--mute:var(--jp-ui-font-color2,#59636e);"
-    "--rule:var(--jp-border-color2,#d0d7de);--paper:var(--jp-layout-color1,#fff);--A:#0072B2;--B:#D55E00;--C:#888888;"
-    f"color:var(--ink);font:11px {FONT}}}"
-    "@media(prefers-color-scheme:dark){.af{--ink:var(--jp-ui-font-color1,#e6e6e6);"
-    "--mute:var(--jp-ui-font-color2,#ababab);--rule:var(--jp-border-color2,#616161);"
-    "--paper:var(--jp-layout-color1,#212121)}}.af text{fill:var(--ink)}.af .m{fill:var(--mute)}"
-    ".af .b{font-weight:600}.af .c{text-anchor:middle}.af .e{text-anchor:end}.af .inv{fill:var(--paper);font-weight:600}"
-    ".af .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}</style>"
+LIGHT = {
+    "ink": "var(--jp-ui-font-color1,#1f2328)", "mute": "var(--jp-ui-font-color2,#59636e)",
+    "rule": "var(--jp-border-color2,#d0d7de)", "paper": "var(--jp-layout-color1,#fff)",
+}  # fmt: skip
+DARK = {
+    "ink": "var(--jp-ui-font-color1,#e6e6e6)", "mute": "var(--jp-ui-font-color2,#ababab)",
+    "rule": "var(--jp-border-color2,#616161)", "paper": "var(--jp-layout-color1,#212121)",
+}  # fmt: skip
+
+
+def _tokens(colours: Mapping[str, str]) -> str:
+    return "".join(f"--{name}:{value};" for name, value in colours.items())
+
+
+PICTURE_CSS = (
+    f".af{{{_tokens(LIGHT | COLOURS)}color:var(--ink);font:11px {FONT}}}"
+    f"@media(prefers-color-scheme:dark){{.af{{{_tokens(DARK).rstrip(';')}}}}}"
+    ".af text{fill:var(--ink)}.af .m{fill:var(--mute)}.af .b{font-weight:600}.af .c{text-anchor:middle}"
+    ".af .e{text-anchor:end}.af .inv{fill:var(--paper);font-weight:600}"
+    ".af .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}"
 )
+"""The classes of a text: m(uted), b(old), c(entred), e(nds here), inv(erted), h(alo of paper)."""
+
+_ILLEGAL = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def escaped(value: object) -> str:
+    """The value as text that may stand in an element or an attribute, without characters that XML cannot hold."""
+    return html.escape(_ILLEGAL.sub("\ufffd", str(value)))
+
+
+def num(value: float) -> str:
+    """A coordinate with at most one decimal."""
+    return str(int(value)) if value == int(value) else f"{value:.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -60,28 +85,23 @@ class Picture:
         return target
 
 
-def escaped(value: object) -> str:
-    """The value as text that may stand in an element or in an attribute."""
-    return html.escape(str(value), quote=True)
-
-
 def frame(body: str, *, width: float, height: float, label: str, text: str) -> str:
-    """A whole SVG around its parts: named, described by its text twin, on its own paper."""
+    """Puts a whole SVG around its parts: named, described by its text twin, on paper."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="af" role="img" aria-label="{escaped(label)}" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
         f'style="max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto">'
-        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc>{STYLE}"
+        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc><style>{PICTURE_CSS}</style>"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
     )
 
 
 SENTINELS = {"#010203": INK, "#010305": MUTE, "#010407": RULE, "#010509": PAPER}
-"""Colours that nobody would choose: what is drawn in them follows the theme."""
+"""Colours that nobody would choose: what matplotlib draws in them follows the theme."""
 
 
 def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> str:
-    """matplotlib's SVG as a picture of the house: themed, described, and without an id that another picture may have.
+    """Turns matplotlib's SVG into a picture of the house: themed, described, and with ids that no other picture has.
 
     `labels` names parts by their gid, for screen readers and as tooltips; a gid that begins with `halo` gets a paper edge.
     """

@@ -1,8 +1,6 @@
 """The picture of a history: `timeline(entries)` draws static SVG with a text twin, and nothing else is needed to see it.
 
-What lives here: the one public function, what it returns, and how columns are laid out on strips or on a scale of
-milliseconds. What does not: what the entries mean (`reading`, `story`), words (`sentences`), marks (`timeline_draw`,
-`timeline_ground`). The same entries give the same bytes. Read `docs/pictures.md` for what each mark means.
+The same entries give the same bytes. `docs/pictures.md` says what each mark means.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ from typing import Any, Literal
 from ..history.entries import Row
 from ..history.sentences import summary, twin
 from ..history.story import Mark, Story, folded
-from ..history.story_reader import story
+from ..history.story_reader import read_story
 from . import timeline_spans as ground
+from .svg import INK, PAPER, SMALLEST, num
 from .timeline_layout import (
     CLOSE,
     COMPACT,
@@ -26,18 +25,16 @@ from .timeline_layout import (
     GUTTER,
     MARGIN,
     PITCH,
-    SMALLEST,
-    STYLE,
+    TIMELINE_CSS,
     Layout,
     Sheet,
-    clean,
-    num,
+    one_line,
     width,
 )
 from .timeline_marks import clock, columns
 
 STRIP = 14
-LANES = 4
+MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 _SVG = "http://www.w3.org/2000/svg"
 
@@ -94,21 +91,21 @@ class Timeline:
 
 def clean_lines(said: str) -> str:
     """Several lines, each escaped."""
-    return "\n".join(clean(one) for one in said.split("\n"))
+    return "\n".join(one_line(one) for one in said.split("\n"))
 
 
 def timeline(
-    entries: Sequence[Row], *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
+    entries: Sequence[Row] | Story, *, compact: bool = False, axis: Literal["entry", "milliseconds"] = "entry",
     seconds: bool = False, cursor: int | None = None, fold: bool = False, live: bool = False, schedule: str = "",
     workers: Sequence[str] | None = None,
 ) -> Timeline:  # fmt: skip
-    """The picture of one history, drawn from what `engine.history()` returned and from nothing else.
+    """The picture of one history, drawn from what `engine.history()` returned, or from the story of it.
 
     `compact` is the control room's size, `cursor` the number of an entry to mark (what came later fades), `fold` puts four
     or more like entries into one column, `live` gives one long picture whose marks can be focused, `workers` says which
     lanes are drawn. Without `seconds` no time is shown, so that the picture is the same on every machine.
     """
-    told = story(entries)
+    told = read_story(entries)
     text, said = twin(told), summary(told)
     drawn = folded(told) if fold else told
     if len(drawn.marks) > STRIP:
@@ -133,7 +130,7 @@ def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str
     """The workers that get a lane, and those that are left out: four at most, A and B always if names are letters."""
     lettered = {*told.workers} <= {"A", "B", "C", "D"}
     names = sorted({*told.workers, "A", "B"} if lettered else told.workers) if wanted is None else list(wanted)
-    return names[:LANES], [name for name in told.workers if name not in names[:LANES]]
+    return names[:MOST_LANES], [name for name in told.workers if name not in names[:MOST_LANES]]
 
 
 def _focus(told: Story, cursor: int | None) -> str:
@@ -225,18 +222,18 @@ def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     columns(s, focus)
     ground.before(s)
     tall = _height(s, schedule)
-    back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="var(--paper)"/>']
+    back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="{PAPER}"/>']
     if cursor is not None:
         size = f'y="2" width="{num(s.pitch)}" height="{tall - 4}"'
         back += [
-            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="currentColor" opacity=".04"/>'
+            f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="{INK}" opacity=".04"/>'
             for n in range(s.first, s.last)
             if cursor in marks[n].entries
         ]
         later = next((n for n in range(s.first, s.last) if marks[n].n > cursor), None)
         if later is not None:
             left = s.x(later - 0.5)
-            s.rect(left, 0, s.edge - left, tall, "var(--paper)", ' opacity=".65"')
+            s.rect(left, 0, s.edge - left, tall, PAPER, ' opacity=".65"')
     s.out[:0] = back
     return tall
 
@@ -262,10 +259,10 @@ def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[
     w = num(wide)
     # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
     shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(ceil(wide * SMALLEST))}px;"
-    name, twin_ = clean(said), clean(". ".join([*text, ""]).strip())
+    name, twin_ = one_line(said), one_line(". ".join([*text, ""]).strip())
     return (
         f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc>{STYLE}'
+        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc><style>{TIMELINE_CSS}</style>'
         + "\n".join(body)
         + "</svg>"
     )
@@ -278,7 +275,7 @@ def _gutter(s: Sheet, tall: int) -> str:
     w = ground.WORDS
     return (
         f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="var(--paper)"/>'
+        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="{PAPER}"/>'
         + "".join(alone.out)
         + "</svg>"
     )

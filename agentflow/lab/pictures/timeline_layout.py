@@ -1,7 +1,8 @@
-"""The paper that a history is drawn on: sizes, where a column and a lane lie, and what fits beside what.
+"""The paper that a timeline is drawn on: sizes, where a column and a lane lie, and what fits beside what.
 
-What lives here: the two layouts of the design, `Sheet` (one strip of at most fourteen columns, or the whole), escaped text
-and its estimated width. What does not: marks (`timeline_draw`), what they mean (`story`).
+Layout goes from left to right and never back. Every label asks whether its line is still free at its place (`taken` holds,
+for each line, how far to the right it is written on) and is shortened, moved to the next line or left out if it is not. So
+marks are drawn in the order of their columns, and nothing has to be measured twice.
 """
 
 from __future__ import annotations
@@ -10,27 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from html import escape
 
 from ..history.story import Position, Story
+from .svg import CODE_FONT, HUES, INK, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
-SMALLEST = 9 / 11  # a picture shrinks with its page until its text, 11 px, is 9 px high; then it scrolls
 ROOM = 62  # what a label may be wide in a column
 
-STYLE = (
-    "<style>.af{--ink:var(--jp-ui-font-color1,#1f2328);--mute:var(--jp-ui-font-color2,#59636e);"
-    "--rule:var(--jp-border-color2,#d0d7de);--paper:var(--jp-layout-color1,#fff);--A:#0072B2;--B:#D55E00;--C:#888888;"
-    "color:var(--ink);font:11px var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif)}"
-    "@media(prefers-color-scheme:dark){.af{--ink:var(--jp-ui-font-color1,#e6e6e6);--mute:var(--jp-ui-font-color2,#ababab);"
-    "--rule:var(--jp-border-color2,#616161);--paper:var(--jp-layout-color1,#212121)}}"
-    ".af text{fill:var(--ink)}.af .m{fill:var(--mute)}.af .b{font-weight:600}.af .c{text-anchor:middle}"
-    ".af .e{text-anchor:end}.af .inv{fill:var(--paper);font-weight:600}"
-    ".af .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}"
-    ".af .k{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace)}"
-    "</style>"
-)
+TIMELINE_CSS = f"{PICTURE_CSS}.af .k{{font-family:{CODE_FONT}}}"
 
 
 @dataclass(frozen=True)
@@ -66,19 +55,9 @@ COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68,
 PERSON, FAULT = 44, 13
 
 
-def num(value: float) -> str:
-    """A coordinate with at most one decimal."""
-    if value == int(value):
-        return str(int(value))
-    return f"{value:.1f}".removesuffix(".0")
-
-
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def clean(said: str) -> str:
-    """Text that may stand in XML: escaped, and without characters that XML has no way to write."""
-    return escape(_ILLEGAL.sub("\ufffd", said).replace("\n", " ").replace("\r", " "))
+def one_line(said: str) -> str:
+    """The text, escaped, on one line."""
+    return escaped(said.replace("\n", " ").replace("\r", " "))
 
 
 @lru_cache(maxsize=2048)
@@ -203,10 +182,8 @@ class Sheet:
 
     def hue(self, who: str | None) -> str:
         """The colour of a worker: its own letter's, else that of its place."""
-        if who in {"A", "B", "C"}:
-            return f"var(--{who})"
         place = self.workers.index(who) if who in self.workers else 2
-        return "var(--C)" if who == "D" or place > 1 else f"var(--{'AB'[place]})"
+        return HUES[who if who in {"A", "B", "C"} else "C" if who == "D" or place > 1 else "AB"[place]]
 
     def level(self, token: int) -> float:
         """How high the row's line is under a token."""
@@ -214,9 +191,7 @@ class Sheet:
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
-    def path(
-        self, d: str, stroke: str = "currentColor", width: float = 1.5, more: str = "", fill: str = "none"
-    ) -> None:
+    def path(self, d: str, stroke: str = INK, width: float = 1.5, more: str = "", fill: str = "none") -> None:
         """A stroked path."""
         self.out.append(f'<path d="{d}" stroke="{stroke}" stroke-width="{width:g}" fill="{fill}"{more}/>')
 
@@ -228,7 +203,7 @@ class Sheet:
         """A filled shape without an outline."""
         self.out.append(f'<path d="{d}" fill="{hue}"/>')
 
-    def rect(self, x: float, y: float, w: float, h: float, fill: str = "currentColor", more: str = "") -> None:
+    def rect(self, x: float, y: float, w: float, h: float, fill: str = INK, more: str = "") -> None:
         """A filled rectangle."""
         self.out.append(f'<rect x="{num(x)}" y="{num(y)}" width="{num(w)}" height="{num(h)}" fill="{fill}"{more}/>')
 
@@ -236,7 +211,7 @@ class Sheet:
         """A text, escaped."""
         big = f' font-size="{size}"' if size else ""
         cls = f' class="{kind}"' if kind else ""
-        self.out.append(f'<text x="{num(x)}" y="{num(y)}"{cls}{big}>{clean(said)}</text>')
+        self.out.append(f'<text x="{num(x)}" y="{num(y)}"{cls}{big}>{one_line(said)}</text>')
 
     def fits(self, row: str, left: float, right: float) -> bool:
         """Whether a line of labels is free there; then it is taken."""

@@ -1,28 +1,20 @@
-"""The marks of a timeline, each as the design has it: shape says what, hue says who, fill says how sure.
+"""The marks of a timeline, one function for each kind of column: shape says what, hue says who, fill says how sure.
 
-What lives here: one function for each kind of column. What does not: a call of the tool (`timeline_world`), what has a
-length (`timeline_ground`), where things lie (`sheet`), what they mean (`story`), words (`sentences`). Nothing here needs an
-id, a marker or a pattern, so any number of pictures share a page.
+No mark needs an id, a marker or a pattern, so that any number of pictures can share a page.
 """
 
 from __future__ import annotations
 
+from ...statements import BY_PERSON, GUARDED
+from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
-from .timeline_layout import FAULT, FULL, PITCH, Sheet, clean, num, shortened, width, wrapped
-from .timeline_spans import INK, PAPER
+from .svg import INK, PAPER, num
+from .timeline_layout import FAULT, FULL, PITCH, Sheet, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, tool
 
-FAULTS = {
-    "kill": "kill {who}", "pause": "pause {who}", "resume": "resume {who}", "expire": "expire", "due": "due",
-    "reply_lost": "lose reply", "restart": "restart", "forget": "forget",
-}  # fmt: skip
-NAMES = {
-    "create": "create", "claim": "claim", "checkpoint": "checkpoint", "intent": "intent", "acknowledge": "acknowledge",
-    "complete": "complete", "wait": "wait", "receive": "wait", "deliver": "deliver", "renew": "renew", "fail": "fail",
-    "release": "release", "postpone": "postpone", "cancel": "cancel", "requeue": "requeue",
-}  # fmt: skip
-BROKEN = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
+NAMES = {"create": "create", "claim": "claim", "receive": "wait", **{name: name for name in (*GUARDED, *BY_PERSON)}}
+SYLLABLES = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
 NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpone"}
 
 
@@ -69,8 +61,8 @@ def _names(s: Sheet, x: float, mark: Mark) -> None:
     if mark.kind == "fail" and mark.transaction == "claim":
         lines = ("crash", "budget")
     said = [(name, "c h"), *[(one, "c m h") for one in lines]]
-    if mark.kind in BROKEN and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
-        said = [(part, "c h") for part in BROKEN[mark.kind]]
+    if mark.kind in SYLLABLES and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
+        said = [(part, "c h") for part in SYLLABLES[mark.kind]]
         said += [(shortened(mark.subject, s.room), "c m h")] if lines else []
     _below(s, x, said)
 
@@ -112,10 +104,7 @@ def _over(s: Sheet, x: float, y: float, mark: Mark, said: str) -> None:
 
 def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
     """The fault's name on the clock, and the dotted line that ties it to what it does."""
-    said = FAULTS[mark.kind]
-    if mark.event == "crash_injected":
-        said = "crash {who}"
-    words, lines = said.format(who=mark.who or ""), (s.faults, s.faults - FAULT)
+    words, lines = FAULTS[mark.kind].label.format(who=mark.who or ""), (s.faults, s.faults - FAULT)
     any(s.staggered("faults", x, lines, shortened(words, room, 11, True), "c b") for room in (64, s.pitch - 1))
     s.line(x, s.faults + 5, x, down_to, INK, 1.2, ' stroke-dasharray="2 3"')
 
@@ -195,33 +184,36 @@ def replay(s: Sheet, x: float, mark: Mark) -> None:
 
 
 def fault(s: Sheet, x: float, mark: Mark) -> None:
-    """What was done to a worker or to the database, tied to its name on the clock."""
-    y, top = s.bar(mark.who), s.lane(mark.who)
-    if mark.kind in {"due", "restart"} or y is None or top is None:
-        _fault(s, x, mark, s.level(mark.row_token) - (12 if mark.kind == "restart" else 4))
-        if mark.kind == "restart":
-            level = s.level(mark.row_token)
+    """What was done to a worker, its lease, the row or the world, tied to its name on the clock."""
+    kind, y, top = FAULTS[mark.kind], s.bar(mark.who), s.lane(mark.who)
+    if kind.strikes == "world":
+        _fault(s, x, mark, s.ledger - 12)
+        _struck_ring(s, x)
+    elif kind.strikes == "row" or y is None or top is None:
+        level = s.level(mark.row_token)
+        _fault(s, x, mark, level - (12 if kind.mark == "cut" else 4))
+        if kind.mark == "cut":
             s.line(x - 5, level, x + 5, level, PAPER, 4)
             s.path(f"M{num(x - 5)} {num(level - 8)}v16m10 0v-16", INK, 3)
-        return
-    hue = s.hue(mark.who)
-    _fault(s, x, mark, top + s.layout.band[0] - 6 if mark.kind == "expire" else y - 12)
-    if mark.kind == "kill":
+    else:
+        _fault(s, x, mark, top + s.layout.band[0] - 6 if kind.strikes == "lease" else y - 12)
+        _on_bar(s, x, y, kind.mark, s.hue(mark.who))
+
+
+def _on_bar(s: Sheet, x: float, y: int, shape: str, hue: str) -> None:
+    if shape == "cross":
         cross = f"M{num(x - 8)} {y - 8}l16 16m0-16l-16 16"
         s.path(cross, PAPER, 8)
         s.path(cross, hue, 4.5)
-    elif mark.kind in {"pause", "resume"}:
+    elif shape == "bar":
         s.line(x, y - 8, x, y + 8, hue, 3)
-    elif mark.kind == "reply_lost":
+    elif shape == "dot":
         dot(s, x, y, hue)
 
 
-def forget(s: Sheet, x: float, mark: Mark) -> None:
+def _struck_ring(s: Sheet, x: float) -> None:
     """The ring of an answer from the key, struck out: the world has lost its memory, not what it did."""
-    _fault(s, x, mark, s.ledger - 12)
-    s.out.append(
-        f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>'
-    )
+    s.out.append(f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
     strike = f"M{num(x - 10)} {s.ledger + 10}l20 -20"
     s.path(strike, PAPER, 6)
     s.path(strike, INK, 2.5)
@@ -265,11 +257,8 @@ def other(s: Sheet, x: float, mark: Mark) -> None:
 
 DRAWN = {
     "create": create, "claim": claim, "replay": replay, "stop": stop, "refused": refused, "tool": tool,
-    "deliver": by_person, "cancel": by_person, "requeue": by_person, **dict.fromkeys(FAULTS, fault), "forget": forget,
-    **dict.fromkeys(
-        ("checkpoint", "intent", "acknowledge", "complete", "wait", "receive", "renew", "release", "postpone", "fail"),
-        transaction,
-    ),
+    **dict.fromkeys(FAULTS, fault), **dict.fromkeys(BY_PERSON, by_person),
+    **dict.fromkeys((*GUARDED, "receive"), transaction),
 }  # fmt: skip
 
 
@@ -286,12 +275,12 @@ def columns(s: Sheet, focus: str = "") -> None:
     """Every entry of this strip as a group of its own, in causal order, with its sentence as name and tooltip."""
     for column in range(s.first, s.last):
         mark, x = s.told.marks[column], s.xs[column]
-        said = clean(line(mark))
+        said = one_line(line(mark))
         tab = ""
         if focus:
             reach = "0" if focus == mark.label else "-1"
             tab = f' tabindex="{reach}" role="img" data-lm-suppress-shortcuts="true"'
-        s.out.append(f'<g class="ev" data-n="{clean(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
+        s.out.append(f'<g class="ev" data-n="{one_line(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
         spent = mark.kind == "fail" and mark.transaction == "claim"
         (claim if spent else DRAWN.get(mark.kind, other))(s, x, mark)
         s.out.append("</g>")

@@ -1,20 +1,20 @@
-"""What runs behind and below the columns: leases, processes, the row's token, the world's record, gaps, and the one box.
+"""Everything of a timeline that has a length: leases, processes, the row's token, the world's record, gaps, and the one box.
 
-What lives here: everything of a timeline that has a length. What does not: the columns (`timeline_draw`), where things lie
-(`sheet`), what they mean (`story`).
+A span may begin before a strip or end behind it; `Sheet.x` cuts it off at the strip's edge, and `Sheet.holds` says whether
+an end of it is on this strip and gets its mark.
 """
 
 from __future__ import annotations
 
 from ..history.sentences import lease_of
 from ..history.story import Band, Box, Mark, Position, Run, Span
-from .timeline_layout import COMPACT, FULL, GUTTER, Sheet, num, shortened, width
+from .svg import DASHED, HUES, INK, PAPER, RULE, num
+from .timeline_layout import COMPACT, FULL, GUTTER, Sheet, shortened, width
+from .timeline_tool_calls import QUIET
 
-PAPER = "var(--paper)"
-RULE = "var(--rule)"
-INK = "currentColor"
 WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
-SILENT = {"kill", "pause", "resume", "expire", "due", "restart", "stop", "replay", "reply_lost"}
+SILENT = {*QUIET, "stop", "replay"}
+DASHES = f' stroke-dasharray="{DASHED["C"]}"'
 
 
 def behind(s: Sheet) -> None:
@@ -53,8 +53,8 @@ def scaffold(s: Sheet) -> None:
     for who in s.workers:
         top, bar = s.lane(who) or 0, s.bar(who) or 0
         y, h = top + layout.band[0], layout.band[1] - layout.band[0]
-        if s.hue(who) == "var(--C)":
-            s.line(12, y, 12, y + h, s.hue(who), 4, ' stroke-dasharray="6 3"')
+        if s.hue(who) == HUES["C"]:
+            s.line(12, y, 12, y + h, s.hue(who), 4, DASHES)
         else:
             s.rect(10, y, 4, h, s.hue(who))
         room, name = GUTTER - 24, f"worker {who}"
@@ -124,8 +124,8 @@ def band(s: Sheet, lease: Band) -> None:
     if s.crosses(lease.start, end):
         left, right = s.x(lease.start), s.x(end)
         s.rect(left, y1, right - left, y2 - y1, hue, ' opacity=".2"')
-        if hue == "var(--C)":
-            s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1, ' stroke-dasharray="6 3"')
+        if hue == HUES["C"]:
+            s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1, DASHES)
     if lease.how == "expired" and s.holds(end):
         s.line(s.x(end), y1 - 4, s.x(end), y2 + 4, hue, 3)
     if lease.hollow is not None and s.crosses(end, lease.hollow):
@@ -141,7 +141,7 @@ def bar(s: Sheet, run: Run) -> None:
     before = 0 if run.resumed or not s.holds(run.start) else (9 if s.milliseconds else 20)
     left, right = s.x(run.start) - before, s.x(end)
     s.line(left, y, right, y, PAPER, 6)
-    s.line(left, y, right, y, s.hue(run.who), 3, ' stroke-dasharray="6 3"' if s.hue(run.who) == "var(--C)" else "")
+    s.line(left, y, right, y, s.hue(run.who), 3, DASHES if s.hue(run.who) == HUES["C"] else "")
 
 
 def unauthorised(s: Sheet) -> list[tuple[str, Position, Position]]:

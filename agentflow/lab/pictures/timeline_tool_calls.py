@@ -1,17 +1,16 @@
-"""A call of the tool: the request to the world, what it did there, and the reply, if it came.
-
-What lives here: the marks on and above the world's record. What does not: every other column (`timeline_draw`).
-"""
+"""A call of the tool: the request to the world, what it did there, and the reply, if it came."""
 
 from __future__ import annotations
 
+from ..history.faults import FAULTS
 from ..history.story import Mark
-from .timeline_layout import FULL, Sheet, num, width
-from .timeline_spans import INK, PAPER
+from .svg import INK, PAPER, num
+from .timeline_layout import FULL, Sheet, width
 
 ROOM_OF_A_STEP = 60
 TOOL_KEYS = {"same": "same key", "no": "no key", "new": "new key", "forgotten": "key forgotten"}
-QUIET = {"kill", "pause", "resume", "expire", "due", "restart", "reply_lost"}
+QUIET = {name for name, kind in FAULTS.items() if kind.strikes != "world"}
+"""Faults that draw no arrow and write nothing below the row."""
 
 
 def dot(s: Sheet, x: float, y: float, hue: str) -> None:
@@ -48,7 +47,7 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
     if mark.answer == "refused":
         s.rect(x - 15, y - 12, 30, 6)
     elif mark.answer == "repeated":
-        s.out.append(f'<circle cx="{num(x)}" cy="{y}" r="8" fill="{PAPER}" stroke="currentColor" stroke-width="2.5"/>')
+        s.out.append(f'<circle cx="{num(x)}" cy="{y}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
     elif mark.doubled:
         outer, inner, size = (31, 22, 20) if s.layout is FULL else (22, 15, 14)
         s.path(f"M{num(x)} {y - outer}l{outer} {outer}l-{outer} {outer}l-{outer}-{outer}z", INK, 3.5, fill=PAPER)

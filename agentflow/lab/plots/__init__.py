@@ -1,1 +1,1 @@
-"""Figures that are looked at once: recovery latency, effects, worker throughput. The home of matplotlib."""
+"""Plots: recovery latency, attempts against effects, work per worker. The only package that imports matplotlib."""

@@ -1,7 +1,4 @@
-"""What plots are drawn from: DataFrames read from the rows, after every process died or while they run.
-
-What lives here: one function for each table, with its columns. What does not: how it is drawn (`plots`). Read `plots` next.
-"""
+"""The DataFrames that plots are drawn from, read from the rows, while workers run or after every process has died."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Plots for people who look rather than click: each takes a DataFrame and returns a Picture with its text twin.
 
-What lives here: what is drawn where; and matplotlib, which no other module imports. What does not: where the numbers come
-from (`frames`), what they come to in words (`plot_data`), the house's colours (`picture`). No plot queries, and none needs a
-display. Sizes are CSS pixels.
+No plot queries a database, and none needs a display. Sizes are CSS pixels.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
-from ..notebook.tables import counted
-from ..pictures.svg import SENTINELS, Picture, themed
+from ..history.words import counted
+from ..pictures.svg import COLOURS, SENTINELS, Picture, themed
 from .text import (
     ENOUGH,
     PARTS,
-    Cell,
+    EffectsCell,
     Recoveries,
     cell_text,
-    check,
+    check_columns,
+    duration,
     effects_cells,
     effects_label,
     effects_text,
-    in_words,
     latency_label,
     latency_text,
     worker_text,
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
     import pandas
 
 INK, MUTE, RULE, PAPER = SENTINELS
-HUE = {"A": "#0072B2", "B": "#D55E00", "C": "#888888", "D": INK}
-PITCH, BAR, TOP = 54, 18, 78
+HUE_OF = {**COLOURS, "D": INK}
+ROW_PITCH, BAR_HEIGHT, HEADINGS = 54, 18, 78
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK, "axes.edgecolor": INK,
     "xtick.color": MUTE, "ytick.color": INK, "xtick.major.size": 0, "ytick.major.size": 0, "axes.linewidth": 1.2,
@@ -59,11 +57,11 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
     A row of the picture for each `label`, such as a lease length (see frames.recoveries_frame). The bars are means, since
     means add up; fewer than five recoveries are points without a bar. Raises BadFrame, which names the column.
     """
-    check(frame, numbers=PARTS, words=["label"])
+    check_columns(frame, numbers=PARTS, words=["label"])
     groups = [Recoveries(label, rows) for label, rows in frame.groupby("label", sort=False)]
     with matplotlib.rc_context(_RC):
         rows = max(1, len(groups))
-        figure, height = _figure(960, TOP + 6 + PITCH * rows + 52)
+        figure, height = _figure(960, HEADINGS + 6 + ROW_PITCH * rows + 52)
         left, right = _panels(figure, height, rows)
         _scale(left, max([group.widest for group in groups], default=1000.0) * 1.1)
         _scale(right, max([max(group.rest) for group in groups], default=100.0) * 1.12)
@@ -74,16 +72,16 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
         if groups:
             _recovery_words(left, right, groups)
         else:
-            _nothing(left, PITCH / 2, "no recoveries yet")
+            _nothing(left, ROW_PITCH / 2, "no recoveries yet")
     return _picture(figure, labels, latency_label(groups), latency_text(groups))
 
 
 def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
     """Whole recoveries on the left, the same without detect on the right; one unit upright is one pixel."""
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[512, 276])
-    edges = {"left": 92 / 960, "right": 940 / 960, "bottom": 52 / height, "top": 1 - TOP / height}
+    edges = {"left": 92 / 960, "right": 940 / 960, "bottom": 52 / height, "top": 1 - HEADINGS / height}
     figure.subplots_adjust(**edges, wspace=60 / ((512 + 276) / 2))
-    left.set_ylim(6 + PITCH * rows, 0)
+    left.set_ylim(6 + ROW_PITCH * rows, 0)
     left.set_yticks([])
     return left, right
 
@@ -91,7 +89,7 @@ def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
 def _scale(axes: Axes, most: float) -> None:
     axes.set_xlim(0, most)
     ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= most]
-    axes.set_xticks(ticks, [in_words(tick, tick_of=ticks[-1]) if tick else "0" for tick in ticks])
+    axes.set_xticks(ticks, [duration(tick, tick_of=ticks[-1]) if tick else "0" for tick in ticks])
     axes.set_xlim(0, most)
     axes.tick_params(axis="x", pad=8, colors=MUTE)
     axes.grid(axis="x")
@@ -116,7 +114,7 @@ def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> No
 
 def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[str, str]:
     """One row of both panels; what its parts are called, by gid."""
-    y = 6 + PITCH * n
+    y = 6 + ROW_PITCH * n
     _row_name(left, y, group.label)
     labels = {}
     if group.enough:
@@ -125,25 +123,25 @@ def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[st
         _slices(left, y, detect, group.means[1:], f"row{n}-left")
         _slices(right, y, 0.0, group.means[1:], f"row{n}-right")
         labels[f"row{n}-detect"] = f"{group}."
-        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {in_words(claim + replay + re_execute)}."
+        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {duration(claim + replay + re_execute)}."
         right.annotate(
-            in_words(claim + replay + re_execute), (claim + replay + re_execute, y + BAR / 2), (6, 0),
+            duration(claim + replay + re_execute), (claim + replay + re_execute, y + BAR_HEIGHT / 2), (6, 0),
             textcoords="offset pixels", weight="bold", size=12, va="center", gid=f"halo{n}-right",
         )  # fmt: skip
     for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
-        heights = [y + BAR + 6 + (7 * k) % 10 for k in range(group.count)]
+        heights = [y + BAR_HEIGHT + 6 + (7 * k) % 10 for k in range(group.count)]
         axes.plot(values, heights, "o", ms=5, mfc=PAPER, mec=INK, mew=1.2, gid=f"row{n}-{name}", clip_on=False)
         labels[f"row{n}-{name}"] = f"{group.label}: {counted(group.count, 'recovery', 'recoveries')}, each a point."
     if group.latest:
         left.plot([group.latest] * 2, [y - 3, y + 38], color=INK, lw=2, gid=f"row{n}-latest", solid_capstyle="butt")
-        labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {in_words(group.latest)}."
+        labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {duration(group.latest)}."
     return labels
 
 
 def _detect_bar(axes: Axes, y: float, detect: float, gid: str) -> None:
-    axes.barh(y, detect, BAR, align="edge", color=PAPER, lw=0)
-    axes.barh(y, detect, BAR, align="edge", color=INK, alpha=0.14, lw=0)[0].set_gid(gid)
-    axes.plot([detect, 0, 0, detect], [y, y, y + BAR, y + BAR], color=MUTE, lw=1)
+    axes.barh(y, detect, BAR_HEIGHT, align="edge", color=PAPER, lw=0)
+    axes.barh(y, detect, BAR_HEIGHT, align="edge", color=INK, alpha=0.14, lw=0)[0].set_gid(gid)
+    axes.plot([detect, 0, 0, detect], [y, y, y + BAR_HEIGHT, y + BAR_HEIGHT], color=MUTE, lw=1)
 
 
 def _slices(axes: Axes, y: float, start: float, means: Sequence[float], gid: str) -> None:
@@ -154,7 +152,7 @@ def _slices(axes: Axes, y: float, start: float, means: Sequence[float], gid: str
         {"color": MUTE},
     ]
     for n, (mean, look) in enumerate(zip(means, looks, strict=True), 1):
-        bar = axes.barh(y, mean, BAR, left=start, align="edge", **{"linewidth": 0, **look})[0]
+        bar = axes.barh(y, mean, BAR_HEIGHT, left=start, align="edge", **{"linewidth": 0, **look})[0]
         bar.set_gid(f"{gid}-{n}")
         if n == 2:
             _dots(axes, y, start, mean)
@@ -179,22 +177,22 @@ def _recovery_words(left: Axes, right: Axes, groups: Sequence[Recoveries]) -> No
     """What the parts are called, where there is room for it: nothing needs a legend."""
     drawn = [(n, group) for n, group in enumerate(groups) if group.enough]
     for n, group in drawn:
-        _mean_text(left, 6 + PITCH * n, group, f"halo{n}-left")
+        _mean_text(left, 6 + ROW_PITCH * n, group, f"halo{n}-left")
     if drawn:
         n, group = max(drawn, key=lambda each: each[1].means[0])
-        y, room = 6 + PITCH * n, group.means[0] / _per_pixel(left)
+        y, room = 6 + ROW_PITCH * n, group.means[0] / _per_pixel(left)
         for words, needed in (("detect: nobody knows yet that the worker is dead", 380), ("detect", 110)):
             if room >= needed:
-                left.text(5.5, y + BAR / 2, words, transform=_in_pixels(left), va="center", gid="halo-detect")
+                left.text(5.5, y + BAR_HEIGHT / 2, words, transform=_in_pixels(left), va="center", gid="halo-detect")
                 break
         if room >= 330:
             thin = "claim, replay, re-execute: the last thin slice, enlarged on the right"
             left.text(sum(group.means), y - 4, thin, color=MUTE, ha="right", va="baseline", gid="halo-thin")
-        _slice_names(right, drawn[0][1], 6 + PITCH * drawn[0][0])
+        _slice_names(right, drawn[0][1], 6 + ROW_PITCH * drawn[0][0])
     last = len(groups) - 1
     if groups[last].latest:
         left.annotate(
-            "lease +\none poll", (groups[last].latest or 0.0, 6 + PITCH * last + 28), (6, 0), textcoords="offset pixels",
+            "lease +\none poll", (groups[last].latest or 0.0, 6 + ROW_PITCH * last + 28), (6, 0), textcoords="offset pixels",
             va="center", linespacing=1.1, gid="halo-latest", annotation_clip=False,
         )  # fmt: skip
 
@@ -205,9 +203,9 @@ def _mean_text(axes: Axes, y: float, group: Recoveries, gid: str) -> None:
     inside = end / pixel >= 60 and not end - 60 * pixel < latest < end
     x = end if inside else max(sum(group.means), latest)
     side: dict[str, Any] = {"ha": "right"} if inside else {"ha": "left"}
-    words = in_words(sum(group.means))
+    words = duration(sum(group.means))
     axes.annotate(
-        words, (x, y + BAR / 2), (-5 if inside else 7, 0), textcoords="offset pixels", weight="bold", size=12,
+        words, (x, y + BAR_HEIGHT / 2), (-5 if inside else 7, 0), textcoords="offset pixels", weight="bold", size=12,
         va="center", gid=gid, **side,
     )  # fmt: skip
 
@@ -263,7 +261,7 @@ def _packing(most: int, room: float) -> tuple[int, float]:
     return max(1, int(room / step)), step
 
 
-def _effects_cell(axes: Axes, gid: str, cell: Cell, count: int, most: int, step: tuple[float, float]) -> None:
+def _effects_cell(axes: Axes, gid: str, cell: EffectsCell, count: int, most: int, step: tuple[float, float]) -> None:
     """As many diamonds as workflows, packed around the cell's middle, and their number below."""
     attempts, effects, judged = cell
     across = max(1, min(most, count, round((2 * count) ** 0.5)))
@@ -281,7 +279,7 @@ def _effects_cell(axes: Axes, gid: str, cell: Cell, count: int, most: int, step:
     axes.annotate(counted(count, "workflow"), (attempts, effects), (0, -36), gid=f"halo-{gid}", **below)
 
 
-def _box(axes: Axes, cells: Mapping[Cell, int]) -> None:
+def _box(axes: Axes, cells: Mapping[EffectsCell, int]) -> None:
     """The one thing to see, if there is one: effects that came twice."""
     doubled = [cell for cell in cells if cell[2] == "doubled"]
     if doubled:
@@ -299,7 +297,7 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
 
     See frames.work_frame. Raises BadFrame, which names the column.
     """
-    check(frame, counts=["claimed", "completed"], words=["worker"])
+    check_columns(frame, counts=["claimed", "completed"], words=["worker"])
     rows = [
         (str(w), int(c), int(d)) for w, c, d in zip(frame["worker"], frame["claimed"], frame["completed"], strict=True)
     ]
@@ -329,14 +327,14 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
 
 
 def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[str, str]:
-    y, hue = 34 * n + 8, HUE.get(worker, MUTE)
+    y, hue = 34 * n + 8, HUE_OF.get(worker, MUTE)
     edge: dict[str, Any] = {"edgecolor": hue, "linewidth": 1.5, "linestyle": (0, (4, 2)) if worker == "C" else "-"}
-    axes.barh(y, claimed, BAR, align="edge", facecolor=PAPER, **edge)[0].set_gid(f"claimed{n}")
-    axes.barh(y, done, BAR, align="edge", facecolor=hue, alpha=0.2, lw=0)[0].set_gid(f"done{n}")
-    axes.barh(y, done, BAR, align="edge", facecolor="none", **edge)
+    axes.barh(y, claimed, BAR_HEIGHT, align="edge", facecolor=PAPER, **edge)[0].set_gid(f"claimed{n}")
+    axes.barh(y, done, BAR_HEIGHT, align="edge", facecolor=hue, alpha=0.2, lw=0)[0].set_gid(f"done{n}")
+    axes.barh(y, done, BAR_HEIGHT, align="edge", facecolor="none", **edge)
     _row_name(axes, y, worker)
     said = f"{done} completed" + (f", {claimed - done} claimed only" if claimed > done else "")
-    axes.annotate(said, (claimed, y + BAR / 2), (7, 0), textcoords="offset pixels", va="center", gid=f"halo{n}")
+    axes.annotate(said, (claimed, y + BAR_HEIGHT / 2), (7, 0), textcoords="offset pixels", va="center", gid=f"halo{n}")
     return {f"done{n}": worker_text(worker, claimed, done)}
 
 
@@ -355,7 +353,9 @@ def _in_pixels(axes: Axes) -> Any:
 
 
 def _row_name(axes: Axes, y: float, name: str) -> None:
-    axes.text(-12, y + BAR / 2, name, transform=_in_pixels(axes), weight="bold", size=12, ha="right", va="center")
+    axes.text(
+        -12, y + BAR_HEIGHT / 2, name, transform=_in_pixels(axes), weight="bold", size=12, ha="right", va="center"
+    )
 
 
 def _nothing(axes: Axes, y: float, words: str) -> None:

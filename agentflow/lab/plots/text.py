@@ -1,7 +1,4 @@
-"""What a plot says before it is drawn: the table checked, means, and every sentence.
-
-What lives here: everything about a plot that needs no drawing. What does not: where things stand and how they look (`plots`).
-"""
+"""Everything about a plot that needs no drawing: the table is checked, means are taken, and every sentence is written."""
 
 from __future__ import annotations
 
@@ -11,32 +8,32 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadFrame
-from ..notebook.tables import counted
+from ..history.words import counted
 
 if TYPE_CHECKING:
     import pandas
 
 PARTS = ("detect_ms", "claim_ms", "replay_ms", "re_execute_ms")
 ENOUGH = 5  # points, before a mean is drawn
-Cell = tuple[int, int, str]
+EffectsCell = tuple[int, int, str]
 """Attempts, effects, and what that is against the plan: right, doubled or missing."""
 
 
-def check(
+def check_columns(
     frame: pandas.DataFrame, *, words: Sequence[str], numbers: Sequence[str] = (), counts: Sequence[str] = ()
 ) -> None:
-    """The frame has these columns, each row has something in them, and numbers can be drawn. Raises BadFrame."""
+    """Raises BadFrame unless the frame has these columns, no value in them is missing, and numbers can be drawn."""
     for column in (*words, *numbers, *counts):
         if column not in frame.columns:
             has = ", ".join(map(str, frame.columns)) or "none"
             raise BadFrame(
-                f"the table has no column {column!r}; its columns are: {has}. See agentflow.lab.plots.frames."
+                f"The table has no column {column!r}; its columns are: {has}. See agentflow.lab.plots.frames."
             )
         for row, value in zip(frame.index, frame[column], strict=True):
             wrong = _wrong(value, column in numbers, column in counts)
             if wrong:
                 raise BadFrame(
-                    f"column {column!r}, row {row!r}: {value!r:.40} is {wrong}. Mend the value, or leave the row out."
+                    f"Column {column!r}, row {row!r}: {value!r:.40} is {wrong}. Correct the value, or leave the row out."
                 )
 
 
@@ -47,11 +44,11 @@ def _wrong(value: Any, number: bool, count: bool) -> str:
         try:
             found = float(value)
         except (TypeError, ValueError):
-            return "no number"
+            return "not a number"
         if not 0 <= found < float("inf"):
-            return "not from 0 upwards"
+            return "not a finite number of 0 or more"
         if count and found != int(found):
-            return "no whole number"
+            return "not a whole number"
     return ""
 
 
@@ -70,11 +67,11 @@ class Recoveries:
 
     def __str__(self) -> str:
         parts = zip(("detect", "claim", "replay", "re-execute"), self.means, strict=True)
-        split = ", ".join(f"{name} {in_words(mean)}" for name, mean in parts)
+        split = ", ".join(f"{name} {duration(mean)}" for name, mean in parts)
         many = counted(self.count, "recovery", "recoveries")
-        tick = f"; lease and one poll are {in_words(self.latest)}" if self.latest else ""
-        return f"{self.label}: mean {in_words(sum(self.means))}: {split}; {many}, the latest take-over after " + (
-            f"{in_words(max(self.taken))}{tick}"
+        tick = f"; lease and one poll are {duration(self.latest)}" if self.latest else ""
+        return f"{self.label}: mean {duration(sum(self.means))}: {split}; {many}, the latest take-over after " + (
+            f"{duration(max(self.taken))}{tick}"
         )
 
 
@@ -87,12 +84,12 @@ def _latest(rows: pandas.DataFrame) -> float | None:
 
 
 def latency_label(groups: Sequence[Recoveries]) -> str:
-    """The picture in one sentence."""
+    """The whole picture in one sentence."""
     if not groups:
         return "Whole span of a recovery: no recoveries yet"
     total = counted(sum(group.count for group in groups), "recovery", "recoveries")
     return f"Whole span of {total}: " + "; ".join(
-        f"{group.label} mean {in_words(sum(group.means))}, of that detect {in_words(group.means[0])}"
+        f"{group.label} mean {duration(sum(group.means))}, of that detect {duration(group.means[0])}"
         for group in groups
     )
 
@@ -103,30 +100,30 @@ def latency_text(groups: Sequence[Recoveries]) -> str:
     return "\n".join(lines + ([f"{group}." for group in groups] or ["No recoveries yet."]))
 
 
-def effects_cells(frame: pandas.DataFrame) -> Counter[Cell]:
+def effects_cells(frame: pandas.DataFrame) -> Counter[EffectsCell]:
     """How many workflows there are of each kind. Raises BadFrame."""
     counts = ["attempts", "effects", "too_many", "undone"]
-    check(frame, counts=counts, words=["workflow"])
+    check_columns(frame, counts=counts, words=["workflow"])
     return Counter(
         (int(attempts), int(effects), "doubled" if too_many else "missing" if undone else "right")
         for attempts, effects, too_many, undone in zip(*(frame[name] for name in counts), strict=True)
     )
 
 
-def cell_text(cell: Cell, count: int) -> str:
+def cell_text(cell: EffectsCell, count: int) -> str:
     """How many workflows are of this kind, and whether that is right."""
     attempts, effects, judged = cell
     why = {"right": "as planned", "doubled": "one too many", "missing": "not all that was planned, or not yet"}[judged]
     return f"{counted(count, 'workflow')}: {counted(attempts, 'attempt')}, {counted(effects, 'effect')}, {why}."
 
 
-def effects_label(cells: Counter[Cell]) -> str:
-    """The picture in one sentence."""
+def effects_label(cells: Counter[EffectsCell]) -> str:
+    """The whole picture in one sentence."""
     wrong = sum(count for (_, _, judged), count in cells.items() if judged == "doubled")
     return f"Attempts against effects of {counted(sum(cells.values()), 'workflow')}: {wrong} with an effect too many"
 
 
-def effects_text(cells: Counter[Cell]) -> str:
+def effects_text(cells: Counter[EffectsCell]) -> str:
     """The picture, a line for each kind of workflow."""
     lines = [cell_text(cell, count) for cell, count in sorted(cells.items())] or ["No workflows yet."]
     return "\n".join([f"{effects_label(cells)}.", *lines])
@@ -137,8 +134,8 @@ def worker_text(worker: str, claimed: int, done: int) -> str:
     return f"{worker} completed {done} of {counted(claimed, 'workflow')} that it claimed."
 
 
-def in_words(ms: float, tick_of: float | None = None) -> str:
-    """The time with its unit: milliseconds below a second (for a tick, if the last tick is below two), else seconds."""
+def duration(ms: float, tick_of: float | None = None) -> str:
+    """Milliseconds in words: in ms below a second (for a tick: if the last tick is below two seconds), else in seconds."""
     if tick_of is not None:
         return f"{ms:g} ms" if tick_of < 2000 else f"{ms / 1000:g} s"
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"

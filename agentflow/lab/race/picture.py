@@ -11,9 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..notebook.tables import Table, counted
+from ..history.words import counted
+from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
-from .order import Commit
+from ..schedule.commit_order import Commit
 from .result import DIFFERS, SAID, Held, Look, RaceResult
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960

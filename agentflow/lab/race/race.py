@@ -31,8 +31,8 @@ from ..history.entries import worker_name
 from ..laboratory.processes import kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.tables import query
+from ..schedule.commit_order import Commit
 from ..schedule.grammar import LANES
-from .order import Commit
 from .picture import Comparison, Race
 from .result import Look
 

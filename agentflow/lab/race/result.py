@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..notebook.tables import Table, counted
+from ..history.words import counted
+from ..notebook.tables import Table
+from ..schedule.commit_order import Commit, in_order
 from ..schedule.grammar import MAX_REQUESTS
-from .order import Commit, in_order, schedule_of
+from .order import schedule_of
 
 DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}

@@ -1,45 +1,29 @@
-"""What a control room says beside the entries of the history: moves that left none, and what went wrong.
-
-What does not live here: entries in words (`sentences`).
-"""
+"""What a control room says beside the entries of the history: moves that left no entry, and what went wrong."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from ...errors import AgentFlowError, BadSchedule
+from ..history.entries import Row
 from ..schedule.moves import Moved
-from .recording import holder
+from .row_tables import holder
+from .scene import Trouble
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """What went wrong: the kind of error, one sentence, what to do next, and for an unexpected one its traceback."""
-
-    kind: str
-    sentence: str
-    next_step: str = ""
-    traceback: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(part for part in (f"{self.kind}:", self.sentence, self.next_step) if part)
-
-
-def in_words(error: Exception) -> Trouble:
-    """What happened and what to do next; with its traceback if nobody expected it."""
+def trouble_of(error: Exception) -> Trouble:
+    """What happened and what to do next; for an error that nobody expected, with its traceback."""
     if isinstance(error, BadSchedule):
         return Trouble("BadSchedule", str(error), "The room is as it was before.")
     if isinstance(error, AgentFlowError):
         return Trouble(type(error).__name__, str(error))
-    told = "".join(traceback.format_exception(error))
-    reset = "The rows below are as the last transaction left them; press Reset."
-    return Trouble(type(error).__name__, f"{error}.", reset, told)
+    details = "".join(traceback.format_exception(error))
+    reset = "The rows below are as the last transaction left them. To start again, press Reset."
+    return Trouble(type(error).__name__, f"{error}.", reset, details)
 
 
-def without_entry(moved: Moved, rows: Mapping[str, Mapping[str, Any]]) -> str:
+def without_entry(moved: Moved, rows: Mapping[str, Row]) -> str:
     """What a move did that left no entry in the history that is shown."""
     lane, passed = moved.move.lane, moved.passed
     if passed is None:
@@ -52,13 +36,13 @@ def without_entry(moved: Moved, rows: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{lane} commits {passed.transaction}{about}."
 
 
-def _why_idle(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    said = []
+def _why_idle(rows: Mapping[str, Row]) -> str:
+    reasons = []
     for name, row in rows.items():
         if row["status"] != "ready":
-            said.append(f"{name} is {row['status']}")
+            reasons.append(f"{name} is {row['status']}")
         elif holder(row):
-            said.append(f"{name} is leased to {holder(row)}")
+            reasons.append(f"{name} is leased to {holder(row)}")
         elif row["postponed"]:
-            said.append(f"{name} waits out a back-off")
-    return ", ".join(said) or "there is nothing"
+            reasons.append(f"{name} waits out a back-off")
+    return ", ".join(reasons) or "no workflow is ready"

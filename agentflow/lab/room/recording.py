@@ -1,130 +1,85 @@
-"""What was on stage after each move: the rows, the lanes and the statement, so that one can look back.
-
-What lives here: `Recording`, a list of frames, one read of the database for each move; and which frame shows an entry of
-a history. What does not: making moves (`stepper`), what a frame looks like (`room_view`). Read `stage` next.
-"""
+"""What a control room showed after each move, so that one can look back: a list of frames, made from what was observed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ..history.entries import worker_name
-from ..schedule.lane_worker import Asked
-from ..schedule.moves import Moved, named
-from ..schedule.stepper import Stepper
-
-Row = Mapping[str, Any]
-FINISHED = ("completed", "failed", "cancelled")
-
-
-@dataclass(frozen=True)
-class LaneView:
-    """One lane as it is shown: where its worker is, what it holds, and what a step would do."""
-
-    name: str
-    line: str = "idle"
-    held: str = ""
-    next: str = "claim"
-    alive: bool = True
-    paused: bool = False
-    left_something: bool = False
-    nothing_to_claim: bool = False
-    before_tool: bool = False
-
-
-@dataclass(frozen=True)
-class Statement:
-    """The last transaction: its text, what was bound, who asked (a lane, or empty) and how many rows it changed."""
-
-    name: str
-    text: str
-    asked: Asked
-    who: str = ""
-    rows: int = 1
+from ...model import Boundary
+from ..history.entries import Row
+from ..history.faults import fault
+from ..history.story import Story
+from ..history.story_reader import read_story
+from ..schedule.moves import Moved
+from .observed import Observed
+from .scene import LaneView, LastTransaction
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The laboratory after one move (None: before the first). `line` is the schedule that leads here.
+    """The laboratory after one move, or after the moves of a race (none: before the first). `line` leads here.
 
-    `rows` are the workflows by id, each with its steps, intents and effects; `lengths` how many entries each had. In a
-    race several moves led here at once: `moved` is the last of them, `raced` are all.
+    `rows` are the workflows by id, each with its steps, intents and effects; `lengths` how many entries each had.
     """
 
-    moved: Moved | None = None
+    moves: tuple[Moved, ...] = ()
     line: str = ""
     rows: Mapping[str, Row] = field(default_factory=dict)
     lengths: Mapping[str, int] = field(default_factory=dict)
     lanes: tuple[LaneView, ...] = (LaneView("A"), LaneView("B"))
-    statement: Statement | None = None
-    raced: tuple[Moved, ...] = ()
+    transaction: LastTransaction | None = None
+
+    @property
+    def moved(self) -> Moved | None:
+        """The last move that led here."""
+        return self.moves[-1] if self.moves else None
 
     def writer(self, workflow: str) -> str:
         """The lane whose commit changed the workflow's rows last; empty for the laboratory itself."""
-        wrote = [
-            one for one in self.raced if one.workflow == workflow and one.passed and one.passed.outcome == "committed"
-        ]
-        moved = wrote[-1] if wrote else self.moved
-        return moved.move.lane if moved and moved.move.verb not in ("kill", "pause", "resume") else ""
+        wrote = [one for one in self.moves if one.workflow == workflow and one.passed]
+        wrote = [one for one in wrote if one.passed and one.passed.outcome == "committed"]
+        moved = wrote[-1] if wrote and len(self.moves) > 1 else self.moved
+        return moved.move.lane if moved and not fault(moved.move.verb).worker else ""
 
 
 class Recording:
-    """The frames of one laboratory from its empty beginning, and the entries of its workflows."""
+    """The frames of one laboratory from its empty beginning, and the histories of its workflows."""
 
-    def __init__(self, stepper: Stepper) -> None:
-        self._stepper = stepper
-        self.frames = [Frame(line=stepper.line)]
-        self._entries: dict[str, list[Row]] = {}
+    def __init__(self, line: str) -> None:
+        self.frames = [Frame(line=line)]
+        self._histories: Mapping[str, Sequence[Row]] = {}
+        self._stories: dict[str, Story] = {}
         self._last: dict[str, Moved] = {}
         self._held: dict[str, int] = {}
-        self._waiting: list[Moved] | None = None
 
-    def note(self, moved: Moved) -> None:
-        """A frame shows what the move did. Raises DatabaseAway."""
-        if self._waiting is not None:
-            self._waiting.append(moved)
-            return
-        rows = self._read()
-        if moved.move.lane and not self._is_creation(moved):
-            self._remember(moved)
-        lengths = {name: len(entries) for name, entries in self._entries.items()}
-        statement = self._statement(moved) or self.frames[-1].statement
-        lanes = tuple(self._lane(name, rows) for name in self._stepper.lanes)
-        self.frames.append(Frame(moved, self._stepper.line, rows, lengths, lanes, statement))
-
-    def catch_up(self) -> None:
-        """A last frame shows what is written now, although no move was told: one that did not end wrote it."""
-        rows, last = self._read(), self.frames[-1]
-        lengths = {name: len(entries) for name, entries in self._entries.items()}
-        lanes = tuple(self._lane(name, rows) for name in self._stepper.lanes)
-        if (rows, lanes) != (last.rows, last.lanes):
-            self.frames.append(replace(last, moved=None, rows=rows, lengths=lengths, lanes=lanes))
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """What is noted meanwhile happened at once: one frame shows it."""
-        self._waiting = []
-        try:
-            yield
-        finally:
-            noted, self._waiting = self._waiting, None
-            for moved in noted[:-1]:
+    def note(self, observed: Observed, *moves: Moved) -> None:
+        """Adds a frame: what was observed after these moves, which happened at the same time."""
+        for moved in moves:
+            if moved.move.lane and not _is_creation(moved):
                 self._remember(moved)
-            if noted:
-                self.note(noted[-1])
-                self.frames[-1] = replace(self.frames[-1], raced=tuple(noted))
+        transaction = _transaction(moves[-1], observed.sql) or self.frames[-1].transaction
+        self.frames.append(self._frame(Frame(moves, observed.line, transaction=transaction), observed))
+
+    def catch_up(self, observed: Observed) -> None:
+        """Adds a frame if rows or lanes have changed without a move: a move that did not end can have written."""
+        frame = self._frame(replace(self.frames[-1], moves=()), observed)
+        if (frame.rows, frame.lanes) != (self.frames[-1].rows, self.frames[-1].lanes):
+            self.frames.append(frame)
 
     # -- what can be asked ---------------------------------------------------------------------------------------------
 
+    def story(self, workflow: str) -> Story:
+        """The history of a workflow as far as it was recorded, read once."""
+        if workflow not in self._stories:
+            self._stories[workflow] = read_story(self.entries(workflow))
+        return self._stories[workflow]
+
     def entries(self, workflow: str) -> Sequence[Row]:
-        """The history of a workflow, as far as it was recorded."""
-        return self._entries.get(workflow, [])
+        """The entries of a workflow as far as they were recorded."""
+        return self._histories.get(workflow, [])
 
     def at(self, workflow: str, entry: int) -> int:
-        """The number of the first frame in which the workflow has this entry; the last frame if none has."""
+        """The number of the first frame in which the workflow has this entry; the last frame if no frame has it."""
         found = (n for n, frame in enumerate(self.frames) if frame.lengths.get(workflow, 0) >= entry)
         return next(found, len(self.frames) - 1)
 
@@ -136,17 +91,16 @@ class Recording:
 
     # -- how a frame is made -------------------------------------------------------------------------------------------
 
-    def _read(self) -> dict[str, Row]:
-        found = self._stepper.engine.database.read("frame", {"p_workflows": self._stepper.workflows})
-        rows: dict[str, Row] = {}
-        for row in sorted(found, key=lambda row: self._stepper.workflows.index(row["id"])):
-            history = row.pop("history")
-            self._entries[row["id"]] = [{**entry, "n": n} for n, entry in enumerate(history, 1)]
-            rows[row["id"]] = row
-        return rows
-
-    def _is_creation(self, moved: Moved) -> bool:
-        return bool(moved.passed and moved.passed.transaction == "create")
+    def _frame(self, frame: Frame, observed: Observed) -> Frame:
+        """The frame with the rows and lanes that were observed."""
+        self._histories, self._stories = {**self._histories, **observed.histories}, {}
+        lengths = {name: len(entries) for name, entries in self._histories.items()}
+        rows = observed.rows
+        lanes = tuple(
+            replace(lane, line=self._line(lane, observed.standing[lane.name], rows), held=self._token(lane, rows))
+            for lane in observed.lanes
+        )
+        return replace(frame, rows=rows, lengths=lengths, lanes=lanes)
 
     def _remember(self, moved: Moved) -> None:
         lane = moved.move.lane
@@ -159,76 +113,60 @@ class Recording:
                 self._held[lane] = moved.standing.token
         self._last[lane] = moved
 
-    def _statement(self, moved: Moved) -> Statement | None:
-        if moved.asked is None:
-            return None
-        passed, lane = moved.passed, "" if self._is_creation(moved) else moved.move.lane
-        none = passed and (passed.outcome != "committed" or passed.workflow is None)
-        return Statement(moved.asked.name, self._stepper.sql(moved.asked.name), moved.asked, lane, 0 if none else 1)
-
-    def _lane(self, name: str, rows: Mapping[str, Row]) -> LaneView:
-        stepper, at = self._stepper, self._stepper.standing(name)
-        alive, paused = stepper.is_alive(name), stepper.is_paused(name)
-        lost = not alive or paused or any(row["postponed"] for row in rows.values())
-        before = at is None or (at.transaction == "claim" and at.edge == "before")
-        over = bool(rows) and all(row["status"] in FINISHED for row in rows.values())
-        return LaneView(
-            name,
-            self._line(name, rows),
-            self._token(name, rows),
-            stepper.next_transaction(name),
-            alive,
-            paused,
-            lost and bool(stepper.left_by(name)),
-            alive and not paused and before and over,
-            alive and not paused and at is not None and (at.transaction, at.edge) == ("tool", "before"),
-        )
-
-    def _line(self, name: str, rows: Mapping[str, Row]) -> str:
+    def _line(self, lane: LaneView, at: Boundary | None, rows: Mapping[str, Row]) -> str:
         """Where the worker is, in words."""
-        last, at = self._last.get(name), self._stepper.standing(name)
-        if not self._stepper.is_alive(name):
-            return last.said.removeprefix(f"{name} is ") if last else "gone"
+        last = self._last.get(lane.name)
+        if not lane.alive:
+            return last.said.removeprefix(f"{lane.name} is ") if last else "gone"
         if last is None or at is None:
             return "idle"
         if at.transaction == "claim" and at.edge == "before":
             return _idle(last, rows)
-        place = f"stands {at.edge} {named(at)}"
-        if self._stepper.is_paused(name):
+        place = f"stands {at.place}"
+        if lane.paused:
             return f"paused; {place}"
         row = rows.get(at.workflow or "")
         if row and row["steps"] and last.passed and last.passed.transaction == "claim":
             return f"replays {', '.join(step['step_id'] for step in row['steps'])}; {place}"
         return place
 
-    def _token(self, name: str, rows: Mapping[str, Row]) -> str:
-        token, last = self._held.get(name), self._last.get(name)
+    def _token(self, lane: LaneView, rows: Mapping[str, Row]) -> str:
+        """The fencing token that the lane's worker holds or held, in words."""
+        token, last = self._held.get(lane.name), self._last.get(lane.name)
         if token is None or last is None:
             return ""
         row = rows.get(last.workflow or "")
         stale = ", stale" if row and row["fence_token"] > token else ""
-        return f"{'' if self._stepper.is_alive(name) else 'held '}token {token}{stale}"
+        return f"{'' if lane.alive else 'held '}token {token}{stale}"
+
+
+def _is_creation(moved: Moved) -> bool:
+    return bool(moved.passed and moved.passed.transaction == "create")
+
+
+def _transaction(moved: Moved, sql: str) -> LastTransaction | None:
+    """The transaction that the move asked for; None if it asked for none."""
+    if moved.asked is None:
+        return None
+    passed, lane = moved.passed, "" if _is_creation(moved) else moved.move.lane
+    nothing = passed and (passed.outcome != "committed" or passed.workflow is None)
+    return LastTransaction(moved.asked.name, sql, lane, 0 if nothing else 1)
 
 
 def _idle(last: Moved, rows: Mapping[str, Row]) -> str:
     """What a worker that works on nothing did last."""
     about = last.workflow or ""
-    if last.ended == "waiting":
-        event = (rows.get(about) or {}).get("waiting_for")
-        return f"idle; {about} waits for event {event}" if event else f"idle; parked {about}"
     row = rows.get(about)
+    if last.ended == "waiting":
+        event = (row or {}).get("waiting_for")
+        return f"idle; {about} waits for event {event}" if event else f"idle; parked {about}"
     taken = row and (row["status"] != "ready" or (row["lease_owner"] and not row["expired"]))
-    said = {
+    lines = {
         "completed": f"idle; {about} is completed",
         "failed": f"idle; {about} is failed",
-        "postponed": f"idle; {about} is put off",
+        "postponed": f"idle; {about} is postponed",
         "lost": f"idle; gave {about} up, {'another has it' if taken else 'its lease has ended'}",
         "idle": "idle; found nothing to claim",
         "released": f"idle; {about} is released",
     }
-    return said.get(last.ended or "", "idle")
-
-
-def holder(row: Row | None) -> str:
-    """The lane whose worker holds the workflow's lease, expired or not; empty if nobody does."""
-    return worker_name(row["lease_owner"]) if row and row["lease_owner"] else ""
+    return lines.get(last.ended or "", "idle")

@@ -1,28 +1,26 @@
 """The rows of one workflow as four small tables, with what the last move changed, and belief beside world in a sentence.
 
-What lives here: which columns are shown and how a value is written (no times, no random suffixes). What does not: HTML
-(`room_view`), reading the rows (`recording`).
+No times and no random suffixes are shown, so that the tables are the same in every run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..history.belief import belief_of
-from ..history.entries import worker_name
-from ..notebook.tables import counted
+from ..history.entries import Row, worker_name
+from ..history.words import counted
 
-Row = Mapping[str, Any]
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
-LONGEST = 100  # characters of a value in a cell
+LONGEST_CELL = 100  # characters
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One value; `was` is what stood there, if it reads differently; `full` is the whole value, if it was cut."""
+class GridCell:
+    """One value; `was` is the value before, if it reads differently; `full` is the whole value, if it was cut."""
 
     text: str
     changed: bool = False
@@ -36,34 +34,37 @@ class Grid:
 
     name: str
     columns: tuple[str, ...]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[GridCell]]
 
 
-def value(told: Any) -> str:
+def holder(row: Row | None) -> str:
+    """The lane whose worker holds the workflow's lease, expired or not; empty if nobody does."""
+    return worker_name(row["lease_owner"]) if row and row["lease_owner"] else ""
+
+
+def as_json(value: Any) -> str:
     """A value as a cell shows it: NULL, or JSON."""
-    if told is None:
-        return "NULL"
-    return json.dumps(told, ensure_ascii=False, default=str)
+    return "NULL" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _plain(told: Any) -> str:
-    return "NULL" if told is None else str(told)
+def _plain(value: Any) -> str:
+    return "NULL" if value is None else str(value)
 
 
-def _worker(told: Any) -> str:
-    return worker_name(told) if told else "NULL"
+def _worker(value: Any) -> str:
+    return worker_name(value) if value else "NULL"
 
 
-def _set(told: Any) -> str:
-    return "NULL" if told is None else "set"
+def _set(value: Any) -> str:
+    return "NULL" if value is None else "set"
 
 
 def _result(row: Row) -> str:
     """What was recorded: the value, or the failure without its traceback."""
     error = row.get("error")
     if error is not None:
-        return f"failed: {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else value(error)
-    return value(row.get("value", row.get("tool_result")))
+        return f"failed: {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else as_json(error)
+    return as_json(row.get("value", row.get("tool_result")))
 
 
 Show = Callable[[Row], str]
@@ -86,12 +87,12 @@ _WORKFLOWS: tuple[tuple[str, Show], ...] = (
 _SOMETIMES = (_of("waiting_for"), _of("attempts"), _of("crashes"))
 _STEPS = (_of("step_id"), ("value", _result), _of("fence_token"), _of("worker", _worker))
 _INTENTS = (_of("idempotency_key"), _of("status"), ("result", _result))
-_LEDGER = (_of("idempotency_key"), _of("result", value), _of("attempts"))
+_LEDGER = (_of("idempotency_key"), _of("result", as_json), _of("attempts"))
 _RAW = {"value": ("value", "error"), "result": ("tool_result", "error", "result")}
 
 
 def grids(row: Row | None, before: Row | None) -> dict[str, Grid]:
-    """The tables by name; what differs from `before` is marked, and a row that was not there is marked in every cell."""
+    """The tables by name; what differs from `before` is marked, and in a new row every cell."""
     now, then = row or {}, before or {}
     some = [one for one in _SOMETIMES if now.get(one[0]) or then.get(one[0])]
     return {
@@ -108,22 +109,22 @@ def _grid(name: str, columns: Sequence[tuple[str, Show]], rows: Sequence[Row], b
     return Grid(name, tuple(column for column, _ in columns), cells)
 
 
-def _cell(column: str, show: Show, row: Row, old: Row | None) -> Cell:
+def _cell(column: str, show: Show, row: Row, old: Row | None) -> GridCell:
     text = show(row)
     if old is None:
-        return Cell(_cut(text), True, None, _full(text))
+        return GridCell(_cut(text), True, None, _full(text))
     was = show(old)
     raw = _RAW.get(column, (column,))
     changed = was != text or any(row.get(one) != old.get(one) for one in raw)
-    return Cell(_cut(text), changed, _cut(was) if was != text else None, _full(text))
+    return GridCell(_cut(text), changed, _cut(was) if was != text else None, _full(text))
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
 
 
 def _full(text: str) -> str:
-    return text[:2_000] if len(text) > LONGEST else ""
+    return text[:2_000] if len(text) > LONGEST_CELL else ""
 
 
 # -- belief beside world -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""A statement as PostgreSQL was asked it: the real text with its bound values filled in, the deciding clause in bold.
+"""A statement as PostgreSQL was asked it: the text with its bound values filled in, and the deciding clause in bold.
 
-What does not live here: which statement it was (`recording`). Identities of workers lose what makes them new for each
-start, and times lose their jitter, so the same moves show the same text on every machine.
+A worker's name loses the suffix that is new for each start, and values that vary are left out, so the same moves show the
+same text on every machine.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from ...schema import WORLD_SUFFIX
-from ...statements import quoted
 from ..history.entries import worker_name
 
 DAY = 86_400.0
-LONGEST = 120  # characters of one value
-_GUARD = r"(?<=AND )fence_token = \d+"
-_SETTLES = {
+LONGEST_LITERAL = 120  # characters
+_GUARD = r"(?<=AND\s)fence_token = \d+"
+_DECIDES = {
     "create": r"ON CONFLICT \(id\) DO UPDATE SET id = EXCLUDED\.id",
     "claim": r"FOR NO KEY UPDATE SKIP LOCKED|fence_token = fence_token \+ 1",
     "tool": r"ON CONFLICT \(idempotency_key\) WHERE remembered DO UPDATE SET attempts = l\.attempts \+ 1",
     "deliver": r"AND NOT events \? '[^']*'",
     "expire": r"lease_expires_at = CASE WHEN lease_owner IS NOT NULL THEN clock_timestamp\(\) - interval '1 second' END",
 }
-"""The clause that settles the race, by transaction; for every other one it is the fence in its guard."""
+"""The clause that decides a race, by transaction; for every other transaction it is the fencing token in its guard.
+
+A space in a pattern stands for any white space, so that a clause may be broken into lines.
+"""
 
 
-def filled(text: str, schema: str, params: Mapping[str, Any]) -> str:
-    """The text with every bind as a literal, tables without their schema."""
-    for name in (schema, schema + WORLD_SUFFIX):
-        text = text.replace(f"{quoted(name)}.", "")
+def filled(text: str, params: Mapping[str, Any]) -> str:
+    """The text with every bind as a literal."""
     return re.sub(r"%\((\w+)\)s", lambda found: literal(found[1], params.get(found[1])), text).replace("%%", "%")
 
 
@@ -48,17 +47,17 @@ def literal(bind: str, value: Any) -> str:
         return "'1 day'" if seconds >= DAY else f"'{seconds:g} s'"
     if isinstance(value, list | tuple):
         return f"ARRAY[{', '.join(literal(bind, one) for one in value)}]"
-    told = worker_name(value) if bind == "p_worker" else _steady(bind, str(value))
-    if len(told) > LONGEST:
-        told = told[: LONGEST - 1] + "…"
-    return "'" + told.replace("'", "''") + "'"
+    shown = worker_name(value) if bind == "p_worker" else _steady(bind, str(value))
+    if len(shown) > LONGEST_LITERAL:
+        shown = shown[: LONGEST_LITERAL - 1] + "…"
+    return "'" + shown.replace("'", "''") + "'"
 
 
-def _steady(bind: str, told: str) -> str:
+def _steady(bind: str, text: str) -> str:
     """JSON without what differs from run to run: how long a replay took, where a file lies."""
     if bind not in ("p_detail", "p_error"):
-        return told
-    value = json.loads(told)
+        return text
+    value = json.loads(text)
     for key in ("replay_ms", "traceback"):
         if isinstance(value, dict) and key in value:
             value[key] = "…"
@@ -66,11 +65,11 @@ def _steady(bind: str, told: str) -> str:
 
 
 def marked(name: str, text: str) -> str:
-    """The text as HTML, everything escaped, the clause that settles the race in bold."""
+    """The text as HTML, everything escaped, the clause that decides the race in bold."""
     done, at = [], 0
-    for found in re.finditer(_SETTLES.get(name, _GUARD), text):
+    for found in re.finditer(_DECIDES.get(name, _GUARD).replace(" ", r"\s+"), text):
         done += [html.escape(text[at : found.start()]), f"<b>{html.escape(found.group())}</b>"]
         at = found.end()
-        if name not in _SETTLES:
+        if name not in _DECIDES:
             break
     return "".join([*done, html.escape(text[at:])])

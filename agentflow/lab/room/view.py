@@ -1,67 +1,48 @@
-"""What a control room looks like: HTML and text from data, everything escaped, the same on every machine.
+"""What a control room looks like: HTML, SVG and text of a scene, everything escaped, the same on every machine.
 
-What lives here: header, lanes, the line that says what happened, belief beside world, and the static page of them all.
-What does not: buttons (`room`), what is true (`stage`, `recording`), the timeline (`timeline`). No times, no ids that
-differ from run to run; workers have the names of their lanes.
+No times and no ids that differ from run to run; workers have the names of their lanes. It needs the standard library alone.
 """
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
 
-from ..notebook.tables import counted
-from .messages import Trouble
-from .recording import LaneView, Row, Statement, holder
-from .row_tables import TABLES, Grid, belief, grids, sign, world
-from .statement_text import filled, marked
+from ..history.entries import Row
+from ..history.words import counted
+from ..pictures.svg import HUES, escaped
+from ..pictures.timeline import timeline
+from .row_tables import TABLES, Grid, belief, holder, sign, world
+from .scene import LaneView, Scene
+from .statement_text import marked
 
-NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 WIDE = ("value", "result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
 CSS = files(__package__).joinpath("room.css").read_text(encoding="utf-8")
 SCRIPT = files(__package__).joinpath("room.js").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Everything that is on screen, as data. `row` is the shown workflow, `before` the same before the move.
-
-    `entry` is the number of the entry that is looked at (None: now), `who` the lane that made the move.
-    """
-
-    name: str
-    setting: str
-    workflow: str
-    row: Row | None = None
-    before: Row | None = None
-    who: str = ""
-    lanes: Sequence[LaneView] = ()
-    history: Sequence[str] = ()
-    length: int = 0
-    entry: int | None = None
-    statement: Statement | None = None
-    schema: str = ""
-    line: str = ""
-    said: str = NOTHING
-    remark: str = ""
-    trouble: Trouble | None = None
-    away: bool = False
-    picture: str = ""
-
-    @property
-    def grids(self) -> Mapping[str, Grid]:
-        """The four tables with what changed."""
-        return grids(self.row, self.before)
+def parts(scene: Scene) -> Mapping[str, str]:
+    """The HTML of each part of a live room, by its name; a lane's is `lane A`. The history comes last."""
+    return {
+        "head": head(scene),
+        "say": say(scene),
+        "picture": f'<div class="tl" data-entry="{scene.at}">{picture(scene)}</div>',
+        **{f"lane {lane.name}": lane_line(lane, scene.busy == lane.name) for lane in scene.lanes},
+        "panes": panes(scene),
+        "of": f'<span class="m">of {scene.length}</span>',
+        "history": history(scene),
+    }
 
 
-def clean(said: Any) -> str:
-    """The text, escaped, without characters that a page cannot show."""
-    return html.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", str(said)))
+def picture(scene: Scene, *, live: bool = True) -> str:
+    """The timeline as SVG; a live one has marks that can take the focus, and the names of its lanes stay in view."""
+    drawn = timeline(
+        scene.story, compact=True, live=live, cursor=scene.at or None, axis=scene.axis if live else "entry",
+        workers=scene.drawn_lanes,
+    )  # fmt: skip
+    return f'<div class="gut">{drawn.gutter}</div>{drawn.svg}' if live else drawn.svg
 
 
 def head(scene: Scene) -> str:
@@ -69,11 +50,11 @@ def head(scene: Scene) -> str:
     state = scene.row["state"] if scene.row else "none"
     token = scene.row["fence_token"] if scene.row else 0
     setting = (
-        f'<span class="m set" title="{clean(scene.setting)}">{clean(scene.setting)}</span>' if scene.setting else ""
+        f'<span class="m set" title="{escaped(scene.setting)}">{escaped(scene.setting)}</span>' if scene.setting else ""
     )
     return (
-        f'<div class="head"><span><b>{clean(scene.name)}</b> <code>{clean(scene.workflow)}</code></span>{setting}'
-        f'<span><span class="m">state</span> <span class="chip">{clean(state)}</span></span>'
+        f'<div class="head"><span><b>{escaped(scene.name)}</b> <code>{escaped(scene.workflow)}</code></span>{setting}'
+        f'<span><span class="m">state</span> <span class="chip">{escaped(state)}</span></span>'
         f'<span><span class="m">fence token</span> {_shield(token)}</span>{_lease(scene.row)}</div>'
     )
 
@@ -91,42 +72,42 @@ def _lease(row: Row | None) -> str:
     if not row or not lane:
         return '<span><span class="m">lease</span> none</span>'
     over = row["expired"]
-    said = "expired" if over else "held until a move ends it"
+    state = "expired" if over else "held until a move ends it"
     return (
         f'<span class="{_hue(lane)}"><span class="m">lease</span> <span class="sw{" out" if over else ""}"></span> '
-        f'<b>worker {clean(lane)}</b> <span class="meter" role="img" aria-label="lease {said}">'
-        f'<i style="width:{0 if over else 100}%"></i></span> {said}</span>'
+        f'<b>worker {escaped(lane)}</b> <span class="meter" role="img" aria-label="lease {state}">'
+        f'<i style="width:{0 if over else 100}%"></i></span> {state}</span>'
     )
 
 
 def _hue(lane: str) -> str:
-    return lane.lower() if lane in ("A", "B", "C", "D") else "n"
+    return lane.lower() if lane in HUES else "n"
 
 
-def lane_html(lane: LaneView, busy: str = "") -> str:
+def lane_line(lane: LaneView, busy: bool = False) -> str:
     """The line above a lane's buttons."""
-    line = busy or lane.line
+    line = f"running {lane.next} ..." if busy else lane.line
     return (
-        f'<p class="line"><b>worker {clean(lane.name)}</b> <span class="where" title="{clean(line)}">{clean(line)}</span>'
-        f'<span class="sp"></span><span class="m">{clean(lane.held)}</span></p>'
+        f'<p class="line"><b>worker {escaped(lane.name)}</b> <span class="where" title="{escaped(line)}">{escaped(line)}</span>'
+        f'<span class="sp"></span><span class="m">{escaped(lane.held)}</span></p>'
     )
 
 
-def say(scene: Scene, ignored: int = 0) -> str:
+def say(scene: Scene) -> str:
     """What just happened, or what went wrong; with how many clicks came too fast."""
     fast = ""
-    if ignored:
-        clicks = counted(ignored, "click was", "clicks were")
+    if scene.ignored:
+        clicks = counted(scene.ignored, "click was", "clicks were")
         fast = f' <span class="m">Too fast: {clicks} ignored. Click when the sentence above has changed.</span>'
     if scene.trouble:
         wrong = scene.trouble
-        details = f"<details><summary>traceback</summary><pre>{clean(wrong.traceback)}</pre></details>"
+        details = f"<details><summary>traceback</summary><pre>{escaped(wrong.traceback)}</pre></details>"
         return (
-            f'<div class="say bad"><b>{clean(wrong.kind)}</b> {clean(wrong.sentence)} {clean(wrong.next_step)}'
+            f'<div class="say bad"><b>{escaped(wrong.kind)}</b> {escaped(wrong.sentence)} {escaped(wrong.next_step)}'
             f"{details if wrong.traceback else ''}</div>{fast}"
         )
-    remark = f' <span class="m">{clean(scene.remark)}</span>' if scene.remark else ""
-    return f'<div class="say"><b>{clean(scene.said)}</b>{remark}{fast}</div>'
+    remark = f' <span class="m">{escaped(scene.remark)}</span>' if scene.remark else ""
+    return f'<div class="say"><b>{escaped(scene.sentence)}</b>{remark}{fast}</div>'
 
 
 def panes(scene: Scene) -> str:
@@ -135,18 +116,18 @@ def panes(scene: Scene) -> str:
     mark = sign(scene.row)
     differ = "belief and world differ" if mark == "≠" else "belief and world agree"
     as_of = f'<p class="m">as of entry {scene.length}</p>' if scene.away else ""
-    left = "".join(table(found[name]) for name in TABLES[:-1])
+    left = "".join(grid_html(found[name]) for name in TABLES[:-1])
     return (
         f'<div class="panes{" away" if scene.away else ""}"><div class="pane {hue}">{as_of}<h3>what the engine believes</h3>'
-        f"<p>{clean(belief(scene.row))}</p>{left}</div>"
+        f"<p>{escaped(belief(scene.row))}</p>{left}</div>"
         f'<div class="ne{"" if mark == "≠" else " eq"}" role="img" aria-label="{differ}"><i></i><span>{mark}</span><i></i></div>'
-        f'<div class="pane {hue}"><h3>what the world did</h3><p>{clean(world(scene.row))}</p>'
-        f"{table(found[TABLES[-1]])}{_sql(scene)}</div></div>"
+        f'<div class="pane {hue}"><h3>what the world did</h3><p>{escaped(world(scene.row))}</p>'
+        f"{grid_html(found[TABLES[-1]])}{_sql(scene)}</div></div>"
     )
 
 
-def table(grid: Grid) -> str:
-    """One table: heads that may break at their underscores, changed cells with what stood there before."""
+def grid_html(grid: Grid) -> str:
+    """One table: heads that may break at their underscores, changed cells with the value before."""
     heads = "".join(f'<th scope="col">{_breaking(column)}</th>' for column in grid.columns)
     lines = []
     for row in grid.rows:
@@ -154,7 +135,7 @@ def table(grid: Grid) -> str:
         for column, cell in zip(grid.columns, row, strict=True):
             wide = column in WIDE
             was = f"<small>was {_cell(cell.was, wide)}</small>" if cell.was is not None else ""
-            full = f' title="{clean(cell.full)}"' if cell.full else ""
+            full = f' title="{escaped(cell.full)}"' if cell.full else ""
             kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
             cells.append(f'<td class="{kind}"{full}>{_cell(cell.text, wide)}{was}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
@@ -166,68 +147,68 @@ def table(grid: Grid) -> str:
     )
 
 
-def _cell(said: str, wide: bool) -> str:
-    return '<span class="null">null</span>' if said == "NULL" else _breaking(said) if wide else clean(said)
+def _cell(value: str, wide: bool) -> str:
+    return '<span class="null">null</span>' if value == "NULL" else _breaking(value) if wide else escaped(value)
 
 
-def _breaking(said: str) -> str:
-    """The text, which may break into lines behind an underscore, a colon or a hyphen."""
-    return "<wbr>".join(clean(part) for part in re.split(r"(?<=[_:,-])(?=\S)", said))
+def _breaking(value: str) -> str:
+    """The text, which may be broken after an underscore, a colon or a hyphen."""
+    return "<wbr>".join(escaped(part) for part in re.split(r"(?<=[_:,-])(?=\S)", value))
 
 
 def _sql(scene: Scene) -> str:
-    last = scene.statement
+    last = scene.transaction
     if last is None:
         return "<h3>last transaction: none yet</h3>"
     by = f"by worker {last.who}" if last.who else "by the laboratory"
-    text = marked(last.name, filled(last.text, scene.schema, last.asked.params))
+    text = _hanging(marked(last.name, last.sql))
     return (
-        f"<h3>last transaction: <b>{clean(last.name)}</b>, {clean(by)}, {counted(last.rows, 'row')}</h3>"
-        f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {clean(last.name)}">{_hanging(text)}</pre>'
+        f"<h3>last transaction: <b>{escaped(last.name)}</b>, {escaped(by)}, {counted(last.rows, 'row')}</h3>"
+        f'<pre class="{_hue(last.who)}" tabindex="0" role="region" aria-label="SQL of {escaped(last.name)}">{text}</pre>'
     )
 
 
 def _hanging(text: str) -> str:
-    """The same text, each line an element of its own: where it is broken, the rest hangs behind its beginning."""
+    """The same text with each line as an element: where a line is broken, its rest is indented further."""
     lines, open_ = [], False
     for line in text.split("\n"):
-        said = f"<b>{line}" if open_ else line
-        open_ = said.count("<b>") > said.count("</b>")
+        shown = f"<b>{line}" if open_ else line
+        open_ = shown.count("<b>") > shown.count("</b>")
         hang = len(line) - len(line.lstrip(" ")) + 4
-        lines.append(f'<span style="--hang:{hang}ch">{said}{"</b>" if open_ else ""}\n</span>')
+        lines.append(f'<span style="--hang:{hang}ch">{shown}{"</b>" if open_ else ""}\n</span>')
     return "".join(lines)
 
 
 def history(scene: Scene) -> str:
     """The text twin of the timeline."""
-    lines = "".join(f"<li>{clean(line)}</li>" for line in scene.history)
+    lines = "".join(f"<li>{escaped(line)}</li>" for line in scene.history)
     entries = counted(scene.length, "entry", "entries")
     return (
-        f'<details class="twin" open data-line="{clean(scene.line)}"><summary>history as text, {entries}</summary>'
+        f'<details class="twin" open data-line="{escaped(scene.line)}"><summary>history as text, {entries}</summary>'
         f"<ol>{lines}</ol></details>"
     )
 
 
 def static(scene: Scene) -> str:
     """The whole room without its buttons, for a page without a kernel."""
-    lanes = "".join(f'<div class="lane {_hue(lane.name)}">{lane_html(lane)}</div>' for lane in scene.lanes)
+    lanes = "".join(f'<div class="lane {_hue(lane.name)}">{lane_line(lane)}</div>' for lane in scene.lanes)
     return (
         f'<style>{CSS}</style><div class="af-room still"><div class="row">{head(scene)}</div><div class="workers">{lanes}</div>'
-        f'<div class="row"><span class="m">schedule</span> <code>{clean(scene.line) or "(empty)"}</code></div>'
-        f'<div class="row">{say(scene)}</div><div class="tl">{scene.picture}</div>{panes(scene)}{history(scene)}'
+        f'<div class="row"><span class="m">schedule</span> <code>{escaped(scene.line) or "(empty)"}</code></div>'
+        f'<div class="row">{say(scene)}</div><div class="tl">{picture(scene, live=False)}</div>{panes(scene)}{history(scene)}'
         f'<p class="row m">{NO_KERNEL}</p></div>'
     )
 
 
-def text(scene: Scene) -> str:
+def as_text(scene: Scene) -> str:
     """The same in plain text."""
     row = scene.row
     lease = f"{holder(row)}{', expired' if row['expired'] else ''}" if row and holder(row) else "none"
     facts = f"{scene.name} {scene.workflow}: state {row['state'] if row else 'none'}, token {row['fence_token'] if row else 0}"
     lanes = [f"worker {lane.name}: {lane.line}{f' ({lane.held})' if lane.held else ''}" for lane in scene.lanes]
-    told = str(scene.trouble) if scene.trouble else " ".join(filter(None, (scene.said, scene.remark)))
+    first = str(scene.trouble) if scene.trouble else " ".join(filter(None, (scene.sentence, scene.remark)))
     numbered = [f"{n}. {line}" for n, line in enumerate(scene.history, 1)]
     return "\n".join(
-        [told, f"{facts}, lease {lease}", *lanes, f"schedule: {scene.line or '(empty)'}",
+        [first, f"{facts}, lease {lease}", *lanes, f"schedule: {scene.line or '(empty)'}",
          f"belief: {belief(row)} {sign(row)} world: {world(row)}", *numbered]
     )  # fmt: skip

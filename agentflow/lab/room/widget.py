@@ -1,9 +1,8 @@
-"""The control room: two workers, the database and the outside world on screen; the only room that imports ipywidgets.
+"""The control room as a widget: buttons and fields, clicks that never block the kernel, and the scene on screen.
 
-What lives here: buttons and fields, clicks that never block the kernel, and which widget shows what. What does not: what a
-button does (`stage`) and what is on screen (`room_view`). Every button calls a method that a cell can call too:
-`room.step("A")`, `room.crash("A")`, `room.recover("A")`, `room.run("A*5 A! expire B*")`. A double click makes one move
-(Step takes every click that comes when it is ready), and what was ignored or went wrong is said in the room.
+Each button calls a method that a cell can call too: `room.step("A")`, `room.crash("A")`, `room.recover("A")`,
+`room.run("A*5 A! expire B*")`. They are the methods of `Controller`; the room shows what came of them. A double click makes
+one move (Step takes every click that comes when it is ready), and the room says what it ignored and what went wrong.
 """
 
 from __future__ import annotations
@@ -12,53 +11,118 @@ import html
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ipywidgets as widgets
 from IPython.display import display
 
 from ...engine import Engine
-from ...errors import AgentFlowError
 from ..laboratory import laboratory
 from ..schedule.grammar import LANES, Schedule, Setting
 from ..schedule.presets import PRESETS
-from . import view as room_view
+from . import view
 from .clicks import QUIET_SECONDS, Clicks
-from .controller import AXES, Stage
-from .messages import in_words
-from .recording import LaneView
+from .controller import Controller
+from .messages import trouble_of
+from .scene import AXES, TOOLTIPS, Scene
 
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
 CHOOSE = "choose one ..."
+BUTTONS: Mapping[str, tuple[str, int]] = {
+    "Step": ("_go", 190), "Crash": ("crash", 64), "Pause": ("_sleep", 70), "Recover": ("recover", 80),
+    "Reset": ("reset", 72), "Expire lease": ("expire", 100), "End back-off": ("due", 100),
+    "Deliver event": ("deliver", 150), "Lose reply": ("_lose", 124), "Race": ("race", 60), "Back": ("back", 58),
+    "Forward": ("forward", 74), "Fork here": ("fork", 82), "Copy": ("copy", 56), "Run": ("run", 48),
+}  # fmt: skip
+"""Each button's method and its width in pixels; the buttons of a lane call theirs with the lane's name."""
+LANE_BUTTONS = ("Step", "Crash", "Pause", "Recover")
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-class ControlRoom(Stage):
-    """A stage with its buttons; made by control_room(). Options as for Stage."""
+def _shown(method: Callable[Concatenate[Controller, _P], _R]) -> Callable[Concatenate[ControlRoom, _P], _R]:
+    """The controller's method as one of the room, which shows what came of it, also if it raised."""
+
+    @wraps(method)
+    def act(self: ControlRoom, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(self.controller, *args, **kwargs)
+        finally:
+            self._changed()
+
+    return act
+
+
+class ControlRoom:
+    """A controller's scenes on screen, with buttons; made by control_room(). Options as for Controller.
+
+    `panel` holds the parts by name: each button under its own name (`Step A`, `Reset`), HTML under `head`, `lane A`, `say`,
+    `picture`, `panes`, `of` and `history`, the fields `entry`, `schedule`, `preset`, `workflow`, `lanes` and `x axis`, and
+    each lane's `box A`. `view` is the widget with all of them.
+    """
 
     def __init__(
         self, engine: Engine, setting: Setting | Schedule | str | None = None, *,
         quiet_seconds: float = QUIET_SECONDS, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(engine, setting, **options)
-        self._drawing, self._ended = threading.RLock(), threading.Event()
+        self.controller = Controller(engine, setting, **options)
+        self.panel: dict[str, Any] = {}
+        self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), threading.local()
         self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
-        self._ours = threading.local()
-        self._busy_lane, self._retrying = "", False
-        self._build()
-        with suppress(Exception):  # it is said in the room; Reset tries again
-            self._open()
+        self._retrying = False
+        self._scene = self.controller.scene()
+        self.view = self._build()
+        with suppress(Exception):  # the room shows what went wrong; Reset tries again
+            self.open()
+
+    open = _shown(Controller.open)
+    step = _shown(Controller.step)
+    start = _shown(Controller.start)
+    crash = _shown(Controller.crash)
+    pause = _shown(Controller.pause)
+    resume = _shown(Controller.resume)
+    lose = _shown(Controller.lose)
+    expire = _shown(Controller.expire)
+    due = _shown(Controller.due)
+    deliver = _shown(Controller.deliver)
+    move = _shown(Controller.move)
+    recover = _shown(Controller.recover)
+    race = _shown(Controller.race)
+    run = _shown(Controller.run)
+    preset = _shown(Controller.preset)
+    reset = _shown(Controller.reset)
+    on = _shown(Controller.on)
+    show = _shown(Controller.show)
+    back = _shown(Controller.back)
+    forward = _shown(Controller.forward)
+    fork = _shown(Controller.fork)
+    copy = _shown(Controller.copy)
+    look_at = _shown(Controller.look_at)
+    scale = _shown(Controller.scale)
+
+    def scene(self) -> Scene:
+        """What is on screen, as data."""
+        return self._scene
+
+    def press(self, name: str) -> None:
+        """Clicks the button of this name, such as `Step A`; returns before its move is made, see `busy`.
+
+        A disabled button can be pressed too, as by a page that lags behind.
+        """
+        self.panel[name].click()
 
     def close(self) -> None:
-        """No thread, process, connection or widget of the room is left. Raises LaneError if a step does not return."""
+        """Ends every thread, process, connection and widget of the room. Raises LaneError if a step does not return."""
         self._ended.set()
         self._clicks.end()
         try:
-            super().close()
+            self.controller.close()
         finally:
-            self._clicks.join(self.stepper.patience)
+            self._clicks.join(self.controller.stepper.patience)
             for widget in self._made():
                 for part in (widget, widget.layout, getattr(widget, "style", None)):
                     if part is not None:
@@ -67,9 +131,10 @@ class ControlRoom(Stage):
     # -- clicks ------------------------------------------------------------------------------------------------------
 
     def _click(self, key: str, move: Callable[[], Any], lane: str = "") -> None:
-        """The move is made as soon as those before it have ended; a click that comes too fast is counted."""
-        if not self.closed and not self._clicks.click(key, move, lane):
-            self._draw()
+        """Makes the move as soon as those before it have ended; counts a click that comes too fast."""
+        if not self.controller.closed and not self._clicks.click(key, move, lane):
+            with self._drawn():
+                self._draw(replace(self._scene, ignored=self._clicks.ignored))
 
     @property
     def busy(self) -> bool:
@@ -77,33 +142,29 @@ class ControlRoom(Stage):
         return self._clicks.busy
 
     def _done(self, error: Exception | None) -> None:
-        """The end of a move is shown, if the stage has not done so."""
-        wrong = error is not None and self.trouble is None  # the stage puts its own errors into words
-        if error is not None and wrong:
-            self.trouble = in_words(error)
-        if self._busy_lane or wrong:
-            self._busy_lane = ""
-            self._draw()
+        """Shows the end of a click's move, if its method has not done so."""
+        new = error is not None and self.controller.trouble is None  # the controller puts its own errors into words
+        if error is not None and new:
+            self.controller.trouble = trouble_of(error)
+        if self._scene.busy or new:
+            self._refresh()
 
     def _show_busy(self, lane: str) -> None:
-        """A move that takes its time: the lane's line says so, and its buttons rest."""
+        """Shows that a move takes its time: in the lane's line, and its buttons rest."""
         with self._drawn():
-            if lane and self.busy and not self.closed:
-                self._busy_lane = lane
-                self._draw_lane(next(one for one in self.frame.lanes if one.name == lane))
+            if lane and self.busy:
+                self._draw(replace(self._scene, busy=lane))
 
     def _retry(self) -> None:
-        """As soon as PostgreSQL answers again, that is shown; Reset and close() end the asking."""
+        """Asks PostgreSQL until it answers again, and shows that; Reset and close() end the asking."""
+        controller = self.controller
 
         def ask() -> None:
-            while self.away and not self._ended.wait(RETRY_SECONDS):
-                with suppress(AgentFlowError):
-                    self.stepper.engine.database.check()
-                    if self.away and not self.busy:
-                        self.away, self.trouble, self.remark = False, None, ""
-                        self.said = "PostgreSQL answers again. The next move goes on from the rows below."
+            while controller.away and not self._ended.wait(RETRY_SECONDS):
+                if controller.away and not self.busy:
+                    controller.answers_again()
             self._retrying = False
-            self._draw()
+            self._refresh()
 
         if not self._retrying and not self._ended.is_set():
             self._retrying = True
@@ -111,20 +172,19 @@ class ControlRoom(Stage):
 
     # -- building ----------------------------------------------------------------------------------------------------
 
-    def _build(self) -> None:
-        self._buttons: dict[str, widgets.Button] = {}
-        self._lanes: dict[str, tuple[widgets.VBox, widgets.HTML]] = {}
-        self._head, self._say, self._picture = _html("af-head"), _html("af-say"), _html("af-tl")
-        self._panes, self._twin = _html("af-panes"), _html("af-twin")
-        style = f"<style>{room_view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(room_view.SCRIPT)}'>"
-        reset = self._button("Reset", self.reset, "Drop this history, and begin with the room's first setting", 72)
-        self.view = widgets.VBox(
+    def _build(self) -> widgets.VBox:
+        style = f"<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
+        workers = widgets.Box([self._lane(name) for name in LANES])
+        workers.add_class("af-workers")
+        top = _row([self._html("head"), self._button("Reset")], "af-top")
+        box = widgets.VBox(
             [
-                _html("af-style", style), _row([self._head, reset], "af-top"), self._workers(), self._controls(),
-                self._schedule(), self._say, self._picture, self._panes, self._twin,
+                _html("af-style", style), top, workers, self._controls(), self._schedule(), self._html("say"),
+                self._html("picture", "af-tl"), self._html("panes"), self._html("history", "af-twin"),
             ]
         )  # fmt: skip
-        self.view.add_class("af-room")
+        box.add_class("af-room")
+        return box
 
     def _made(self) -> list[Any]:
         """Every widget of the room, outermost first."""
@@ -135,211 +195,156 @@ class ControlRoom(Stage):
             todo += getattr(one, "children", ())
         return found
 
-    def _workers(self) -> widgets.Box:
-        box = widgets.Box([self._lane(name) for name in LANES])
-        box.add_class("af-workers")
+    def _lane(self, name: str) -> widgets.VBox:
+        buttons = [self._button(verb, name) for verb in LANE_BUTTONS]
+        box = widgets.VBox([self._html(f"lane {name}", "af-line"), _row(buttons, "af-buttons")])
+        box.add_class("af-lane").add_class(f"af-lane-{name}")
+        self.panel[f"box {name}"] = box
         return box
 
-    def _lane(self, name: str) -> widgets.VBox:
-        line = _html("af-line")
-        verbs: tuple[tuple[str, Callable[[str], Any], str, int], ...] = (
-            ("Step", self._go, "Commit the next transaction", 190),
-            ("Crash", self.crash, "Kill the worker where it stands", 64),
-            ("Pause", self._sleep, "The worker does nothing for a while", 70),
-            ("Recover", self.recover, "Let another worker finish what this one left; the moves are printed", 80),
-        )
-        buttons = [
-            self._button(f"{verb} {name}", partial(act, name), tooltip, width, name)
-            for verb, act, tooltip, width in verbs
-        ]
-        buttons[0].add_class("af-step")
-        lane = widgets.VBox([line, _row(buttons, "af-buttons")])
-        lane.add_class("af-lane").add_class(f"af-lane-{name}")
-        self._lanes[name] = lane, line
-        return lane
-
     def _controls(self) -> widgets.HBox:
-        self._of = _html("af-of")
-        self._entry = widgets.BoundedIntText(
-            value=1, min=1, max=1, description="entry", layout=widgets.Layout(width="104px")
-        )
-        self._entry.add_class("af-entry")
-        self._entry.observe(lambda change: self._typed(change.new), "value")
-        self._axis = self._dropdown("x axis", AXES, lambda value: self.scale(value), 158)
-        left = [
-            self._button("Expire lease", self.expire, "The database forgets the lease now", 100),
-            self._button("End back-off", self.due, "The time until the next attempt is over", 100),
-            self._button("Deliver event", self.deliver, "Somebody outside says yes", 150),
-            self._button("Lose reply", self._lose, "The tool acts and its answer is lost", 124),
-            self._button("Race", self.race, "All workers go at the same moment", 60),
-        ]
-        right = [
-            self._button("Back", self.back, "The room as of one entry earlier", 58),
-            self._entry, self._of,
-            self._button("Forward", self.forward, "The room as of one entry later", 74),
-            self._button("Fork here", self.fork, "Play to this entry, then go on differently", 82),
-            _html("af-sp"), self._axis,
-        ]  # fmt: skip
-        return _row([*left, _html("af-sp"), *right], "af-controls")
+        entry = widgets.BoundedIntText(value=1, min=1, max=1, description="entry", layout=widgets.Layout(width="104px"))
+        entry.add_class("af-entry")
+        entry.observe(lambda change: self._typed(change.new), "value")
+        self.panel["entry"] = entry
+        left = [self._button(name) for name in ("Expire lease", "End back-off", "Deliver event", "Lose reply", "Race")]
+        back = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
+        axis = self._dropdown("x axis", AXES, lambda value: self.scale(value), 158)
+        return _row([*left, _html("af-sp"), *back, _html("af-sp"), axis], "af-controls")
 
     def _schedule(self) -> widgets.HBox:
-        self._line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
-        self._line.add_class("af-schedule")
-        copy = self._button("Copy", self.copy, "Put the line into the clipboard", 56)
-        copy.add_class("af-copy")
-        self._preset = self._dropdown("preset", (CHOOSE, *PRESETS), self._chosen, 230)
-        self._kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
-        self._which = self._dropdown("workflow", (FOLLOW,), self._looked_at, 170)
-        run = self._button("Run", lambda: self.run(self._line.value), "Play this line from its beginning", 48)
-        run.add_class("af-run")
-        # not seen: the page writes the line here when Run is pressed
+        line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
+        line.add_class("af-schedule")
+        self.panel["schedule"] = line
+        preset = self._dropdown("preset", (CHOOSE, *PRESETS), lambda name: name in PRESETS and self.preset(name), 230)
+        kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
+        which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
+        # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
         wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
         wire.add_class("af-wire")
-        wire.observe(lambda change: self._wired(change.new.partition(" ")[2]), "value")
-        return _row([self._line, copy, run, self._preset, self._which, self._kind, wire], "af-plan")
+        wire.observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
+        return _row([line, self._button("Copy"), self._button("Run"), preset, which, kind, wire], "af-plan")
 
-    def _button(self, key: str, move: Callable[[], Any], tooltip: str, width: int, lane: str = "") -> widgets.Button:
-        text = key.removesuffix(f" {lane}") if lane else key
-        button = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width=f"{width}px"))
-        # running another line is no double click
-        button.on_click(lambda _: self._click(f"Run {self._line.value}" if key == "Run" else key, move, lane))
-        self._buttons[key] = button
+    def _html(self, name: str, css: str = "") -> widgets.HTML:
+        self.panel[name] = _html(css or f"af-{name}")
+        return self.panel[name]
+
+    def _button(self, verb: str, lane: str = "") -> widgets.Button:
+        name, (method, width) = f"{verb} {lane}".strip(), BUTTONS[verb]
+        layout = widgets.Layout(width=f"{width}px")
+        button = widgets.Button(description=verb, tooltip=TOOLTIPS[verb], layout=layout)
+        button.add_class(f"af-{verb.lower().replace(' ', '-')}")
+
+        def clicked(_: Any) -> None:
+            if verb == "Run":
+                self._run(self.panel["schedule"].value)
+            else:
+                self._click(name, partial(getattr(self, method), *[lane] * bool(lane)), lane)
+
+        button.on_click(clicked)
+        self.panel[name] = button
         return button
 
     def _dropdown(self, label: str, options: Any, act: Callable[[Any], Any], width: int) -> widgets.Dropdown:
         dropdown = widgets.Dropdown(description=label, options=options, layout=widgets.Layout(width=f"{width}px"))
 
         def chosen(change: Any) -> None:
-            if not getattr(self._ours, "drawing", False):
+            if not getattr(self._own, "drawing", False):
                 self._click(f"choose {change.new}", lambda: act(change.new))
 
         dropdown.observe(chosen, "value")
         dropdown.add_class(f"af-{label.replace(' ', '-')}")
+        self.panel[label] = dropdown
         return dropdown
 
     # -- what buttons and fields do beside calling one method ---------------------------------------------------------
 
     def _go(self, lane: str) -> Any:
-        return self.step(lane) if self.stepper.is_alive(lane) else self.start(lane)
+        return self.step(lane) if self.controller.stepper.is_alive(lane) else self.start(lane)
 
     def _sleep(self, lane: str) -> Any:
-        return self.resume(lane) if self.stepper.is_paused(lane) else self.pause(lane)
+        return self.resume(lane) if self.controller.stepper.is_paused(lane) else self.pause(lane)
 
     def _lose(self) -> Any:
-        return self.lose(next((lane.name for lane in self.frame.lanes if lane.before_tool), "A"))
+        return self.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
 
     def _typed(self, entry: int) -> None:
-        if not getattr(self._ours, "drawing", False) and entry != (self.entry or self.length):
+        if not getattr(self._own, "drawing", False) and entry != self._scene.at:
             self._click("Forward to", lambda: self.show(entry))
 
-    def _wired(self, line: str) -> None:
-        """Run, with the line that stood in the field: a button's message may overtake that of the field beside it."""
-        self._click(f"Run {line}", lambda: self.run(line))
-
-    def _chosen(self, name: str) -> None:
-        if name in PRESETS:
-            self.preset(name)
-
-    def _looked_at(self, name: str) -> None:
-        self.look_at(None if name == FOLLOW else name)
+    def _run(self, line: str) -> None:
+        self._click(f"Run {line}", lambda: self.run(line))  # running another line is no double click
 
     # -- drawing -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _drawn(self) -> Iterator[None]:
-        """One thread draws at a time, and what it puts into fields is no learner's choice."""
+        """Lets one thread draw at a time; what it puts into fields does not count as a learner's choice."""
         with self._drawing:
-            self._ours.drawing = True
+            before, self._own.drawing = getattr(self._own, "drawing", False), True
             try:
                 yield
             finally:
-                self._ours.drawing = False
+                self._own.drawing = before
 
     def _changed(self) -> None:
+        """Shows what came of a method."""
         if not self.busy:  # a cell's move: a click has done this already
             self._clicks.ignored = 0
         self._clicks.settled()
-        self._draw()
+        self._refresh()
 
-    def _draw(self) -> None:
-        if self.closed:
-            return
+    def _refresh(self) -> None:
+        """Shows the controller's scene."""
         with self._drawn():
-            scene = self.scene()
-            at = scene.entry or scene.length
-            self._picture.value = f'<div class="tl" data-entry="{at}">{scene.picture}</div>'
-            for lane in scene.lanes:
-                self._draw_lane(lane)
-            self._panes.value, self._head.value = room_view.panes(scene), room_view.head(scene)
-            self._say.value = room_view.say(scene, self._clicks.ignored)
-            self._draw_controls(scene)
-            self._draw_schedule(scene)
-            for name, (box, _) in self._lanes.items():
-                box.layout.display = "" if name in [lane.name for lane in scene.lanes] else "none"
-            self._twin.value = room_view.history(scene)  # the last: what it names is on screen
-        if self.away:
+            self._draw(replace(self.controller.scene(), ignored=self._clicks.ignored))
+        if self.controller.away:
             self._retry()
 
-    def _draw_lane(self, lane: LaneView) -> None:
-        busy = self._busy_lane == lane.name
-        rests = self.entry is not None or self.away or busy
-        step, crash, pause, recover = (
-            self._buttons[f"{verb} {lane.name}"] for verb in ("Step", "Crash", "Pause", "Recover")
-        )
-        self._lanes[lane.name][1].value = room_view.lane_html(lane, f"running {lane.next} ..." if busy else "")
-        told = "nothing to claim" if lane.nothing_to_claim else lane.next
-        (self._lanes[lane.name][0].add_class if lane.alive else self._lanes[lane.name][0].remove_class)("af-live")
-        step.description = f"Step: {told}" if lane.alive else "New process"
-        step.tooltip = f"Commit {lane.next}" if lane.alive else "Start a new process in this lane"
-        step.disabled = rests or lane.paused or lane.nothing_to_claim
-        pause.description = "Resume" if lane.paused else "Pause"
-        crash.disabled = pause.disabled = rests or not lane.alive
-        recover.disabled = rests or not lane.left_something
+    def _draw(self, scene: Scene) -> None:
+        if self.controller.closed:
+            return
+        with self._drawn():
+            self._scene = scene
+            self._draw_buttons(scene)
+            self._draw_fields(scene)
+            for name, shown in view.parts(scene).items():  # the history last: what it names is on screen
+                self.panel[name].value = shown
 
-    def _draw_controls(self, scene: room_view.Scene) -> None:
-        back, lost = scene.entry is not None, self.away
-        rows = list(self.recording.frames[-1].rows.values())
-        tool = [lane.name for lane in scene.lanes if lane.before_tool]
-        shown = {
-            "End back-off": any(row["postponed"] for row in rows),
-            "Deliver event": bool(self.awaited()),
-            "Lose reply": bool(tool),
-        }
-        for key, there in shown.items():
-            self._buttons[key].layout.display = "" if there else "none"
-            self._buttons[key].disabled = back or lost
-        self._buttons["Deliver event"].description = f"Deliver {self.awaited() or 'event'}"
-        self._buttons["Lose reply"].description = f"Lose reply of {tool[0]}" if tool else "Lose reply"
-        leased = any(row["lease_owner"] and not row["expired"] for row in rows)
-        self._buttons["Expire lease"].disabled = back or lost or not leased
-        claimable = [lane for lane in scene.lanes if lane.alive and not lane.paused and not lane.nothing_to_claim]
-        self._buttons["Race"].disabled = back or lost or len(claimable) < 2
-        at = scene.entry or scene.length
-        self._entry.max, self._entry.value = max(scene.length, 1), max(at, 1)
-        self._of.value = f'<span class="m">of {scene.length}</span>'
-        self._buttons["Back"].disabled = at <= 1
-        self._buttons["Forward"].disabled = self._buttons["Fork here"].disabled = not back
+    def _draw_buttons(self, scene: Scene) -> None:
+        lanes = {lane.name: lane for lane in scene.lanes}
+        for name in LANES:
+            box = self.panel[f"box {name}"]
+            box.layout.display = "" if name in lanes else "none"
+            (box.add_class if name in lanes and lanes[name].alive else box.remove_class)("af-live")
+        for name, button in scene.buttons.items():
+            drawn = self.panel[name]
+            drawn.description, drawn.tooltip, drawn.disabled = button.label, button.tooltip, not button.enabled
+            drawn.layout.display = "" if button.shown else "none"
 
-    def _draw_schedule(self, scene: room_view.Scene) -> None:
+    def _draw_fields(self, scene: Scene) -> None:
+        entry, which = self.panel["entry"], self.panel["workflow"]
+        entry.max, entry.value = max(scene.length, 1), max(scene.at, 1)
         if scene.trouble is None or scene.trouble.kind != "BadSchedule":  # a bad line stays, to be mended
-            self._line.value = scene.line
-        self._preset.value = next((name for name, one in PRESETS.items() if one.line == scene.line), CHOOSE)
-        self._kind.value, self._axis.value = self.stepper.kind, self.axis
-        options = (FOLLOW, *self.stepper.workflows)
-        if self._which.options != options:
-            self._which.options = options
-        self._which.value = self.chosen if self.chosen in options else FOLLOW
-        self._which.layout.display = "" if len(options) > 2 else "none"
+            self.panel["schedule"].value = scene.line
+        played = (name for name, one in PRESETS.items() if one.line == scene.line)
+        self.panel["preset"].value = next(played, CHOOSE)
+        self.panel["lanes"].value, self.panel["x axis"].value = scene.kind, scene.axis
+        options = (FOLLOW, *scene.workflows)
+        if which.options != options:
+            which.options = options
+        which.value = scene.chosen if scene.chosen in options else FOLLOW
+        which.layout.display = "" if len(options) > 2 else "none"
 
     def to_html(self) -> str:
         """The room without its buttons, for a page without a kernel."""
-        return room_view.static(self.scene(live=False))
+        return view.static(self._scene)
 
     def __repr__(self) -> str:
-        return room_view.text(self.scene(live=False))
+        return view.as_text(self._scene)
 
     def _ipython_display_(self) -> None:
-        """The picture and, below it, the live widget; in JupyterLab the room's style shows one of the two.
+        """Displays the picture and, below it, the live widget; in JupyterLab the room's style shows one of the two.
 
         In one output JupyterLab would prefer the widget, and on a page without its kernel show an error instead.
         """
@@ -347,11 +352,11 @@ class ControlRoom(Stage):
         live = {kind: bundle.pop(kind) for kind in list(bundle) if not kind.startswith("text/")}
         display(bundle, raw=True)  # type: ignore[no-untyped-call]
         if live:
-            display({**live, "text/plain": room_view.NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
+            display({**live, "text/plain": view.NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         """The live widget, and beside it the same as a static picture and as text."""
-        live = {} if self.closed else self.view._repr_mimebundle_(**options) or {}
+        live = {} if self.controller.closed else self.view._repr_mimebundle_(**options) or {}
         return {**live, "text/html": self.to_html(), "text/plain": repr(self)}
 
 
@@ -370,7 +375,7 @@ def _row(children: list[Any], name: str) -> widgets.HBox:
 def control_room(
     engine: Engine, setting: Setting | Schedule | str | None = None, *, name: str | None = None, **options: Any
 ) -> ControlRoom:
-    """The control room of this name (by default the engine's schema) is open on an empty laboratory.
+    """Opens the control room of this name (by default the engine's schema) on an empty laboratory.
 
     One that was open before is closed. `setting` is a Setting, a preset's name or a schedule line, which is played at
     once. Options: `lanes` ("thread" or "process"), `patience` in seconds, `server`.

@@ -1,7 +1,6 @@
-"""The run capsule: one history with the line that made it, in one small JSON that says whether it is still the same.
+"""The run capsule: one history with the line that made it, as one small JSON file whose hash shows any change.
 
-What lives here: capturing, the hash, saving and loading, and where two capsules part. What does not: the form of the
-entries (`canonical`), playing (`stepper`), pictures (`timeline`). A loaded capsule needs no database to be read.
+Reading a capsule needs no database.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from typing import Any
 from ...engine import Engine
 from ...errors import BadCapsule, BadSchedule
 from ..history.belief import lost
-from ..history.canonical import Entry, agreed, canonical
+from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
-from ..notebook.tables import STYLE, counted, effects_of
+from ..history.words import counted
+from ..notebook.tables import STYLE, effects_of
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
-from .lane_set import Kind
+from .lane_set import LaneKind
 from .stepper import Stepper
 
 VERSION = 1
@@ -54,7 +54,7 @@ class Capsule:
     schedule: str
     engine: str
     requests: list[dict[str, Any]]
-    history: list[Entry]
+    history: list[CanonicalEntry]
     outcome: dict[str, Any]
 
     @property
@@ -74,29 +74,29 @@ class Capsule:
         """The ids of the workflows that were played."""
         return [request["workflow_id"] for request in self.requests]
 
-    def entries(self, workflow_id: str = "request-1") -> list[Entry]:
+    def entries(self, workflow_id: str = "request-1") -> list[CanonicalEntry]:
         """The history of one workflow."""
         return [entry for entry in self.history if entry["workflow_id"] == workflow_id]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as it stands in the file."""
+        """The whole capsule, as it is in the file."""
         setting = {**vars(self.setting), "without": list(self.setting.without)}
         first = {"agentflow_capsule": VERSION, "schedule": self.schedule, "setting": setting}
         return {**first, **vars(self), "hash": self.hash}
 
     def save(self, path: str | Path) -> Path:
-        """The capsule is in the file, as indented JSON; the path. Raises OSError."""
+        """Writes the capsule to the file, as indented JSON; returns the path. Raises OSError."""
         path = Path(path)
         path.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Capsule:
-        """The capsule in the file. Raises BadCapsule, which says what to do, if it is none or was changed."""
+        """Reads a capsule from the file. Raises BadCapsule, which says what to do, if it is not one or was changed."""
         return _read(str(path), _json_of(Path(path)))
 
-    def play_again(self, engine: Engine, lanes: Kind = "thread") -> Capsule:
-        """What the same line came to on this engine's laboratory, which was emptied first.
+    def play_again(self, engine: Engine, lanes: LaneKind = "thread") -> Capsule:
+        """Empties this engine's laboratory and plays the same line there; returns the new capsule.
 
         Raises BadSchedule, LaneError, DatabaseAway, NotALaboratory.
         """
@@ -117,7 +117,7 @@ class Capsule:
         return timeline(self.entries(workflow_id), schedule=self.schedule)
 
     def draw(self, path: str | Path) -> list[Path]:
-        """The timeline is in the file, as SVG; of several workflows each has a file, `gap.svg`, `gap-request-2.svg`.
+        """Writes the timeline to the file, as SVG; several workflows have a file each: `gap.svg`, `gap-request-2.svg`.
 
         Raises OSError.
         """
@@ -129,7 +129,7 @@ class Capsule:
         return "\n".join([self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"])
 
     def said(self) -> list[str]:
-        """What it came to: the sentence, and one for each problem."""
+        """The outcome as a sentence, and one more for each problem."""
         return [self.outcome["sentence"], *self.outcome["problems"]]
 
     def _repr_html_(self) -> str:
@@ -142,7 +142,7 @@ class Capsule:
 
 
 def capture(stepper: Stepper) -> Capsule:
-    """What was played on this stepper so far, read from the rows. Raises DatabaseAway."""
+    """The capsule of what was played on this stepper so far, read from the rows. Raises DatabaseAway."""
     engine = stepper.engine
     found = [row for name in stepper.workflows if (row := engine.get_workflow(name)) is not None]
     requests = [{"workflow_id": row["id"], "input": row["input"]} for row in found]
@@ -202,14 +202,14 @@ def _json_of(path: Path) -> Any:
     again = "Give a file that Capsule.save() or `agentflow play --capsule` wrote."
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is no capsule. {again}")
+            raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is not a capsule. {again}")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadCapsule(f"{path} cannot be read ({error.strerror}). {again}") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadCapsule):
             raise
-        raise BadCapsule(f"{path} is no JSON, so it is no capsule. {again}") from error
+        raise BadCapsule(f"{path} is not JSON, so it is not a capsule. {again}") from error
 
 
 def _read(path: str, data: Any) -> Capsule:
@@ -220,12 +220,12 @@ def _read(path: str, data: Any) -> Capsule:
             "again with this one, or read it with the AgentFlow that wrote it."
         )
     if why := _misshapen(data):
-        raise BadCapsule(f"{path} is no capsule: {why}. Ask for the file again, or play its schedule.")
+        raise BadCapsule(f"{path} is not a capsule: {why}. Ask for the file again, or play its schedule.")
     capsule = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome")))
     try:
         whole = capsule.to_dict() == data
     except (BadSchedule, ValueError) as error:
-        raise BadCapsule(f"{path} is no capsule: {error} Ask for the file again.") from error
+        raise BadCapsule(f"{path} is not a capsule: {error} Ask for the file again.") from error
     if not whole:
         raise BadCapsule(
             f"{path} was changed after it was written: its hash says {data['hash']:.12}, its content {capsule.hash:.12}. "
@@ -236,7 +236,7 @@ def _read(path: str, data: Any) -> Capsule:
 
 def _misshapen(data: Any) -> str:
     """What is wrong with the shape of a capsule's data; empty if nothing is."""
-    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("it", data, _CAPSULE)]
+    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("the file", data, _CAPSULE)]
     if not (why := _unlike(*parts[0])):
         parts.append(("outcome", data["outcome"], _OUTCOME))
         parts += [
@@ -248,16 +248,16 @@ def _misshapen(data: Any) -> str:
 
 def _unlike(what: str, value: Any, shape: Mapping[str, Any]) -> str:
     if not isinstance(value, dict) or set(value) != set(shape):
-        return f"{what} has not the members {', '.join(shape)}"
+        return f"{what} does not have exactly the members {', '.join(shape)}"
     wrong = [name for name, kind in shape.items() if not isinstance(value[name], kind)]
-    return f"{what} has a {wrong[0]} of the wrong kind" if wrong else ""
+    return f"{wrong[0]} of {what} has the wrong type" if wrong else ""
 
 
 # -- two capsules ------------------------------------------------------------------------------------------------------
 
 
 def first_divergence(one: Capsule, other: Capsule) -> str | None:
-    """Where two runs part: workflow, number of the entry, and what stands in each. None if they agree."""
+    """Where two runs begin to differ: workflow, number of the entry, and what each has there. None if they agree."""
     for workflow_id in dict.fromkeys([*one.workflows, *other.workflows]):
         left, right = one.entries(workflow_id), other.entries(workflow_id)
         said = zip_longest(sentences(left), sentences(right))
@@ -271,8 +271,8 @@ def first_divergence(one: Capsule, other: Capsule) -> str | None:
     return None
 
 
-def _apart(here: Entry | None, there: Entry | None, said: str | None, other: str | None) -> str:
-    """What stands in each, in words; where the words are the same, the members that differ."""
+def _apart(here: CanonicalEntry | None, there: CanonicalEntry | None, said: str | None, other: str | None) -> str:
+    """What each has there, in words; if the words are the same, the members that differ."""
     if said != other:
         return " against ".join(f'"{one}"' if one else "nothing, the history has ended" for one in (said, other))
     left, right = agreed(here) or {}, agreed(there) or {}

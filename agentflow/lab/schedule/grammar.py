@@ -1,73 +1,72 @@
 """The schedule: one line of text that makes one history.
 
-What lives here: the grammar, once (`TOKENS`), how a line is read, what may follow what, and how it is printed in its
-shortest form. What does not: who carries it out (`stepper`), which workflows and presets there are (`playbook`). Nothing
-here talks to a database. Read `body` next.
-
 A line is a setting, as `name=value` tokens, and then moves, all separated by spaces:
 
     without=fence_token requests=2 A*2 A|| expire B* A> A
+
+The grammar is defined here once: how a line is read, what may follow what, and how it is printed in its shortest form.
+Moves that are faults come from the table of faults. Nothing here talks to a database.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from string import Formatter
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from ...errors import BadSchedule
+from ..history.faults import FAULTS, fault
 
 LANES = ("A", "B", "C", "D")
 MAX_TIMES = 1_000
 MAX_LENGTH = 10_000
 MAX_REQUESTS = 9
 
-Verb = Literal[
-    "go", "halt", "kill", "start", "pause", "resume", "renew", "lose", "expire", "due", "deliver", "forget", "restart"
-]  # fmt: skip
-LANE_VERBS: tuple[Verb, ...] = ("go", "halt", "kill", "start", "pause", "resume", "renew", "lose")
-
 _NAME = r"\w[\w.-]*"
-_AT = r"(?:@(?P<request>[1-9]))?"
-_LANE = r"(?P<lane>[A-D])"
-_TIMES = r"(?P<times>[0-9]+)"
-_EVENT = r"(?P<event>[^\s=@]+)(?:=(?P<payload>\S+?))?"
-TOKENS: dict[str, tuple[Verb, str]] = {
-    rf"{_LANE}": ("go", "A commits its next transaction and stands before the one after"),
-    rf"{_LANE}\*{_TIMES}": ("go", "so many transactions"),
-    rf"{_LANE}\*": ("go", "to the end of what it works on"),
-    rf"{_LANE}\.": ("halt", "A commits its next transaction and stands directly after it"),
-    rf"{_LANE}!": ("kill", "A is killed where it stands"),
-    rf"{_LANE}\+": ("start", "a new process in A's lane"),
-    rf"{_LANE}\|\|": ("pause", "A is paused"),
-    rf"{_LANE}>": ("resume", "A goes on after a pause, and still stands where it stood"),
-    rf"{_LANE}~": ("renew", "A renews its lease"),
-    rf"{_LANE}/": ("lose", "A calls the tool and the reply is lost"),
-    rf"expire{_AT}": ("expire", "the lease ends; expire@2: that of request-2"),
-    rf"due{_AT}": ("due", "the back-off ends"),
-    rf"event:{_EVENT}{_AT}": ("deliver", "an event arrives, event:NAME=JSON"),
-    r"forget": ("forget", "the tool forgets its keys"),
-    r"restart": ("restart", "PostgreSQL crashes and is started again"),
+_PATTERNS = {
+    "lane": r"(?P<lane>[A-D])",
+    "times": r"(?P<times>[0-9]+)",
+    "event": r"(?P<event>[^\s=@]+)(?:=(?P<payload>\S+?))?",
+    "at": r"(?:@(?P<request>[1-9]))?",
 }
-"""The grammar: how a token looks (A stands for any lane), and what it does."""
+_TOKENS: tuple[tuple[str, str, str], ...] = (
+    ("{lane}", "go", "A commits its next transaction and stands before the one after"),
+    ("{lane}*{times}", "go", "so many transactions"),
+    ("{lane}*", "go", "to the end of what it works on"),
+    ("{lane}.", "halt", "A commits its next transaction and stands directly after it"),
+    ("{lane}+", "start", "a new process in A's lane"),
+    ("{lane}~", "renew", "A renews its lease"),
+    ("event:{event}{at}", "deliver", "an event arrives, event:NAME=JSON"),
+    *((kind.token, kind.name, kind.does) for kind in FAULTS.values() if kind.token),
+)
+_WRITTEN = {verb: token for token, verb, _ in reversed(_TOKENS)}
+LANE_VERBS = frozenset(verb for token, verb, _ in _TOKENS if "{lane}" in token)
+
+
+def _pattern(token: str) -> str:
+    parts = Formatter().parse(token)
+    return "".join(re.escape(text) + (_PATTERNS[name] if name else "") for text, name, _, _ in parts)
+
+
+TOKENS = {_pattern(token): (verb, does) for token, verb, does in _TOKENS}
+"""The grammar: how a token looks, as a regular expression, its verb, and what it does (A stands for any lane)."""
 
 
 def _examples() -> list[str]:
     """A token of each kind, as one would write it."""
     examples = []
-    for pattern in TOKENS:
-        for part, written in ((_LANE, "A"), (_TIMES, "5"), (_EVENT, "NAME")):
-            pattern = pattern.replace(part, written)
-        bare = re.sub(r"\\(.)", r"\1", pattern.replace(_AT, ""))
-        examples += [bare, f"{bare}@2"] if _AT in pattern and "NAME" not in pattern else [bare]
+    for token, verb, _ in _TOKENS:
+        ends = ["", "@2"] if "{at}" in token and verb != "deliver" else [""]
+        examples += [token.format(lane="A", times="5", event="NAME", at=at) for at in ends]
     return examples
 
 
 EXAMPLES = _examples()
-"""What is offered to somebody who wrote no move."""
+"""The suggestions for a token that is not a move."""
 
 _COMPILED = [(re.compile(pattern), verb) for pattern, (verb, _) in TOKENS.items()]
 
@@ -104,7 +103,7 @@ _CHOICES = {"model": ("steady", "varying"), "names": ("unique", "shared"), "retr
 class Move:
     """One thing that a schedule makes happen. `times` None is "to the end"; `request` None is the only one concerned."""
 
-    verb: Verb
+    verb: str
     lane: str = ""
     times: int | None = 1
     request: int | None = None
@@ -113,41 +112,18 @@ class Move:
     payload_text: str = "true"
 
     def __str__(self) -> str:
-        return _PRINTED[self.verb](self)
-
-
-def _at(move: Move) -> str:
-    return f"@{move.request}" if move.request else ""
-
-
-def _event(move: Move) -> str:
-    payload = "" if move.payload_text == "true" else f"={move.payload_text}"
-    return f"event:{quote(move.event, safe='.:-_~/()')}{payload}{_at(move)}"
-
-
-def _go(move: Move) -> str:
-    return f"{move.lane}*" if move.times is None else move.lane + (f"*{move.times}" if move.times > 1 else "")
-
-
-_PRINTED: dict[Verb, Callable[[Move], str]] = {
-    "go": _go,
-    "halt": lambda move: f"{move.lane}.",
-    "kill": lambda move: f"{move.lane}!",
-    "start": lambda move: f"{move.lane}+",
-    "pause": lambda move: f"{move.lane}||",
-    "resume": lambda move: f"{move.lane}>",
-    "renew": lambda move: f"{move.lane}~",
-    "lose": lambda move: f"{move.lane}/",
-    "expire": lambda move: f"expire{_at(move)}",
-    "due": lambda move: f"due{_at(move)}",
-    "deliver": _event,
-    "forget": lambda move: "forget",
-    "restart": lambda move: "restart",
-}
+        if self.verb == "go" and self.times is None:
+            return f"{self.lane}*"
+        if self.verb == "go" and self.times != 1:
+            return f"{self.lane}*{self.times}"
+        payload = "" if self.payload_text == "true" else f"={self.payload_text}"
+        event = f"{quote(self.event, safe='.:-_~/()')}{payload}"
+        at = f"@{self.request}" if self.request else ""
+        return _WRITTEN[self.verb].format(lane=self.lane, event=event, at=at)
 
 
 def deliver(event: str, payload: Any = True, request: int | None = None) -> Move:
-    """The move that delivers an event. Raises TypeError or ValueError for a payload that is no JSON."""
+    """The move that delivers an event. Raises TypeError or ValueError for a payload that JSON cannot hold."""
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for blank in sorted(set(re.findall(r"[\s@]", text))):
         text = text.replace(blank, f"\\u{ord(blank):04x}")
@@ -192,9 +168,9 @@ def _joined(moves: Sequence[Move]) -> list[Move]:
 
 
 def parse(line: str, roll: Roll | None = None) -> Schedule:
-    """The schedule that the line means. Raises BadSchedule, which points at the token that is wrong.
+    """Reads a line. Raises BadSchedule, which points at the token that is wrong.
 
-    `roll` says which lanes are dead or paused already; without it all are alive.
+    `roll` knows which lanes are dead or paused already; without it all are alive.
     """
     if len(line) > MAX_LENGTH:
         raise BadSchedule(f"this line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
@@ -205,10 +181,10 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
         token, at = found.group(), found.start()
         if re.match(r"[a-z]+=", token):
             if moves:
-                raise _wrong(line, at, token, "stands behind a move; name=value tokens come first")
+                raise _wrong(line, at, token, "comes after a move; name=value tokens come first")
             name = token.partition("=")[0]
             if name in said:
-                raise _wrong(line, at, token, f"says {name} a second time")
+                raise _wrong(line, at, token, f"sets {name} a second time")
             said.add(name)
             setting = _set(setting, line, at, token)
             continue
@@ -216,36 +192,36 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
         if why := lanes.refuses(move):
             raise _wrong(line, at, token, why)
         if move.request and move.request > setting.requests:
-            raise _wrong(line, at, token, f"means request-{move.request}, and requests={setting.requests}")
+            raise _wrong(line, at, token, f"is about request-{move.request}, but requests={setting.requests}")
         lanes.note(move)
         moves.append(move)
     return Schedule(setting, tuple(_joined(moves)))
 
 
 def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
-    return BadSchedule(f'{line.strip() if len(line) < 200 else "this line"} : "{token:.60}" at {at + 1} {why}.')
+    return BadSchedule(f'{line.strip() if len(line) < 200 else "line"} : "{token:.60}" at {at + 1} {why}.')
 
 
 def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
     name, _, value = token.partition("=")
     if name == "workflow":
         if not re.fullmatch(_NAME, value):
-            raise _wrong(line, at, token, "is no name")
+            raise _wrong(line, at, token, "is not a name")
         return _with(setting, name, value)
     if name == "without":
         names = tuple(sorted(set(value.split(","))))
         if not all(re.fullmatch(_NAME, one) for one in names):
-            raise _wrong(line, at, token, "is no list of names")
+            raise _wrong(line, at, token, "is not a list of names")
         return _with(setting, name, names)
     if name == "requests":
         if not re.fullmatch(rf"[1-{MAX_REQUESTS}]", value):
-            raise _wrong(line, at, token, f"is no number from 1 to {MAX_REQUESTS}")
+            raise _wrong(line, at, token, f"is not a number from 1 to {MAX_REQUESTS}")
         return _with(setting, name, int(value))
     if name in _CHOICES:
         if value not in _CHOICES[name]:
             raise _wrong(line, at, token, f"is not one of {', '.join(_CHOICES[name])}")
         return _with(setting, name, value)
-    raise _wrong(line, at, token, f"is none of {', '.join(one.name for one in fields(Setting))}")
+    raise _wrong(line, at, token, f"is not one of {', '.join(one.name for one in fields(Setting))}")
 
 
 def _with(setting: Setting, name: str, value: Any) -> Setting:
@@ -257,19 +233,19 @@ def _move(line: str, at: int, token: str) -> Move:
         if found := pattern.fullmatch(token):
             return _filled(line, at, token, verb, found)
     if _is_move(re.split("[;,]", token)[0]):
-        raise _wrong(line, at, token, "is no move; moves are separated by spaces")
+        raise _wrong(line, at, token, "is not a move; moves are separated by spaces")
     if token != token.upper() and _is_move(token.upper()):
-        raise _wrong(line, at, token, "is no move; lanes are written in capitals")
+        raise _wrong(line, at, token, "is not a move; lanes are written in capitals")
     if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
-        raise _wrong(line, at + 1, token[1:], "is no move")
-    raise _wrong(line, at, token, f"is no move; try {', '.join(EXAMPLES)}")
+        raise _wrong(line, at + 1, token[1:], "is not a move")
+    raise _wrong(line, at, token, f"is not a move; try {', '.join(EXAMPLES)}")
 
 
 def _is_move(token: str) -> bool:
     return any(pattern.fullmatch(token) for pattern, _ in _COMPILED)
 
 
-def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) -> Move:
+def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> Move:
     got = found.groupdict()
     request = int(got["request"]) if got.get("request") else None
     if verb == "deliver":
@@ -277,7 +253,7 @@ def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) ->
             return deliver(unquote(got["event"]), json.loads(got["payload"] or "true"), request)
         except (ValueError, RecursionError):
             raise _wrong(
-                line, at, token, 'has a payload that is no JSON (without spaces, such as {"by":"ada"})'
+                line, at, token, 'has a payload that is not JSON (without spaces, such as {"by":"ada"})'
             ) from None
     times = None if token.endswith("*") else int(got.get("times") or 1)
     if times is not None and not 1 <= times <= MAX_TIMES:
@@ -286,7 +262,7 @@ def _filled(line: str, at: int, token: str, verb: Verb, found: re.Match[str]) ->
 
 
 class Roll:
-    """Which lanes are dead or paused, as far as the moves tell; what may follow is decided here alone."""
+    """Which lanes are dead or paused after some moves, and so which moves may follow."""
 
     def __init__(self, moves: Sequence[Move] = ()) -> None:
         self.dead: set[str] = set()
@@ -295,28 +271,28 @@ class Roll:
             self.note(move)
 
     def refuses(self, move: Move) -> str:
-        """Why this move cannot come now, to be read behind the token; empty if it can."""
-        lane, verb = move.lane, move.verb
+        """Why this move cannot come now, as the end of a sentence that begins with the token; empty if it can."""
+        lane, fate = move.lane, fault(move.verb).worker
         if not lane:
             return ""
-        if verb == "start":
+        if move.verb == "start":
             return "" if lane in self.dead else f"starts a process in lane {lane}, whose worker is alive; kill it first"
         if lane in self.dead:
             return f"moves {lane}, which is dead; {lane}+ starts a new process in its lane"
-        if verb == "resume":
+        if fate == "awake":
             return "" if lane in self.paused else f"resumes {lane}, which is not paused"
-        if lane in self.paused and verb != "kill":
+        if lane in self.paused and fate != "lost":
             return f"moves {lane}, which is paused; {lane}> lets it go on"
         return ""
 
     def note(self, move: Move) -> None:
-        """The move was made."""
-        if move.verb == "kill":
+        """Takes note that the move was made."""
+        fate = fault(move.verb).worker
+        if fate == "lost":
             self.dead.add(move.lane)
-            self.paused.discard(move.lane)
         elif move.verb == "start":
             self.dead.discard(move.lane)
-        elif move.verb == "pause":
+        if fate == "asleep":
             self.paused.add(move.lane)
-        elif move.verb == "resume":
+        elif fate:
             self.paused.discard(move.lane)

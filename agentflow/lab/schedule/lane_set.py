@@ -1,7 +1,4 @@
-"""The workers of one laboratory by lane: who they are, on which engine, and how all of them end.
-
-What does not live here: what a move means (`stepper`), one lane (`lanes`).
-"""
+"""The workers of one laboratory by lane: who they are, on which engine they work, and how all of them end."""
 
 from __future__ import annotations
 
@@ -9,11 +6,8 @@ import uuid
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
-
 from ...engine import Engine
-from ...errors import DatabaseAway, LaneError
+from ...errors import AgentFlowError, LaneError
 from ...model import Boundary
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -22,16 +16,16 @@ from .lane_worker import engine_of_a_lane
 from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
 from .presets import workflows_for
 
-Kind = Literal["thread", "process"]
+LaneKind = Literal["thread", "process"]
 SHARED_NAME = "W"
 _WAITING = """\
-SELECT pg_blocking_pids(pid) <> '{}' FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
+SELECT pg_blocking_pids(pid) <> '{}' AS blocked FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
 class Crew:
     """Lanes by name, each with a worker of the setting's engine; a lane's first worker starts when it is asked for."""
 
-    def __init__(self, engine: Engine, setting: Setting, kind: Kind, patience: float) -> None:
+    def __init__(self, engine: Engine, setting: Setting, kind: LaneKind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
         self.database_patience = min(
             3.0, patience / 2
@@ -44,7 +38,7 @@ class Crew:
         self._salt = uuid.uuid4().hex[:8]  # identities are new for each start of a worker, also after a reset
 
     def lane(self, name: str) -> Lane:
-        """The lane of this name; its first worker stands before its claim. Raises LaneError."""
+        """The lane of this name; asked for the first time, its worker starts and stands before its claim. Raises LaneError."""
         known_lane(name)
         if name not in self._lanes:
             lane: Lane = (
@@ -61,7 +55,7 @@ class Crew:
         return self._lanes.get(name)
 
     def restart(self, name: str) -> Lane:
-        """A new worker stands in the lane. Raises LaneError."""
+        """Starts a new worker in the lane. Raises LaneError."""
         self._start(self.lane(name))
         return self._lanes[name]
 
@@ -77,11 +71,11 @@ class Crew:
         return started - {lane.identity} if lane and lane.alive and not lane.paused else started
 
     def lost(self) -> list[Lane]:
-        """The lanes whose worker has ended without being told to."""
+        """The lanes whose worker has ended without an order to."""
         return [lane for lane in self._lanes.values() if not lane.alive]
 
     def end(self) -> None:
-        """No thread or process of any lane is left. Raises LaneError if one does not end."""
+        """Ends the threads and processes of all lanes. Raises LaneError if one does not end."""
         stuck = []
         for lane in self._lanes.values():
             try:
@@ -101,12 +95,11 @@ class Crew:
         return SHARED_NAME if self.setting.names == "shared" else f"{lane}.{self._salt}{number}"
 
     def _reason(self, identity: str) -> str:
-        """What PostgreSQL knows of a worker that does not come to its next boundary; empty if it is not asked anything."""
+        """Why a worker does not reach its next boundary, as far as PostgreSQL knows; empty if no statement of it is running."""
         database = self.engine.database.twin()
         try:
-            with database.alchemy.connect() as connection:
-                found = connection.execute(text(_WAITING), {"name": identity}).scalars().all()
-        except (DatabaseAway, SQLAlchemyError):
+            found = [row["blocked"] for row in database.read_sql(_WAITING, {"name": identity})[1]]
+        except AgentFlowError:
             return "PostgreSQL does not answer"
         finally:
             database.close()
@@ -135,24 +128,26 @@ class Crew:
 def known_lane(name: str) -> None:
     """Raises LaneError if there is no lane of this name."""
     if name not in LANES:
-        raise LaneError(f"There is no lane {name!r}; there are {', '.join(LANES)}.")
+        raise LaneError(f"There is no lane {name!r}; the lanes are {', '.join(LANES)}.")
 
 
 def known_kind(kind: str) -> None:
     """Raises LaneError if lanes cannot be of this kind."""
-    if kind not in get_args(Kind):
-        raise LaneError(f"Lanes are of kind {' or '.join(get_args(Kind))}, not {kind!r}. Nothing was started.")
+    if kind not in get_args(LaneKind):
+        raise LaneError(f"Lanes are of kind {' or '.join(get_args(LaneKind))}, not {kind!r}. Nothing was started.")
 
 
 def weakened(engine: Engine, setting: Setting) -> Engine:
     """The engine without the setting's guards, and with its workflows and tool. Raises AgentFlowError for unknown guards.
 
-    An engine of one's own class keeps its class; guards can be taken from the real one only.
+    An engine of another class keeps its class; guards can be taken away from Engine only.
     """
     if not setting.without:
         return engine
     if type(engine) is not Engine:
-        raise LaneError(f"guards are taken away from Engine, not from {type(engine).__name__}; leave `without=` out.")
+        raise LaneError(
+            f"Guards can be taken away from Engine only, not from {type(engine).__name__}; leave `without=` out."
+        )
     tool = None if engine.tool is engine.world else engine.tool
     kind = engine_class(setting.without)
     return kind(engine.database, workflows=engine.workflows, tool=tool, policy=engine.policy, hook=engine.hook)

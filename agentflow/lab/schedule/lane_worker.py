@@ -1,8 +1,6 @@
-"""What a worker in a lane does, in a thread or in a process: it stands at each boundary until it is told to go on.
+"""What a worker in a lane does, in a thread or in a process: it stands at each boundary until an order comes.
 
-What lives here: the worker's loop, its hook, and what it tells (`Report`). What does not: threads, processes and signals
-(`lanes`), and what a move means (`stepper`). Between two boundaries runs the workflow's own code. A standing worker
-holds no transaction. Read `lanes` next.
+Between two boundaries runs the workflow's own code. A standing worker holds no transaction.
 """
 
 from __future__ import annotations
@@ -11,21 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from ...database import Database, Row
+from ...database import Database, Row, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
 from ...statements import TRANSACTIONS
-from ...worker import Outcome, carry
+from ...tools import no_answer
+from ...worker import RunOutcome, carry
+from ..history.faults import fault
 from ..laboratory.laboratory import LEASE_SECONDS
 
-Order = Literal["go", "halt", "lose", "renew", "kill"]
-Ended = Outcome | Literal["idle", "away", "trouble"]
+Order = str
+"""The verb of the move: go, halt, renew, kill, or a fault that loses a call of the tool."""
+Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One named statement and what it was told."""
+class AskedStatement:
+    """One named statement and its parameters."""
 
     name: str
     params: Mapping[str, Any]
@@ -41,20 +42,20 @@ class Report:
 
     standing: Boundary
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     ended: Ended | None = None
     trouble: str = ""
 
 
 class Link(Protocol):
-    """The worker's end of the line to whoever moves it."""
+    """The worker's end of the connection to the lane that moves it."""
 
     def stand(self, report: Report) -> Order:
-        """The report was sent; the next order, whenever it comes."""
+        """Sends the report and returns the next order, whenever it comes."""
 
 
 class Body:
-    """One worker: claims, carries, claims again, and stands before each transaction until its link says go."""
+    """One worker: claims, carries, claims again, and stands before each transaction until an order comes."""
 
     def __init__(self, engine: Engine, identity: str, link: Link) -> None:
         self.identity, self.link = identity, link
@@ -65,7 +66,7 @@ class Body:
         self._report = Report(Boundary("claim", "before", identity))
 
     def run(self) -> None:
-        """The worker was killed by CrashInjected; nothing else ends it."""
+        """Works until CrashInjected kills it; nothing else ends it."""
         try:
             while True:
                 ended = self._carry_one()
@@ -111,17 +112,23 @@ class Body:
         else:
             self._stand(boundary)
             self._may_pass = False
+        self._lose(boundary)
+
+    def _lose(self, boundary: Boundary) -> None:
+        """Loses the request to the tool before its call, or the reply after it, if that is the order."""
+        lost = fault(self._order).loses
+        if lost and boundary.transaction == "tool" and boundary.edge == ("before" if lost == "request" else "after"):
+            self._order = "go"
+            raise no_answer(str(boundary.subject), lost)
 
     def _after(self, boundary: Boundary) -> None:
         self._report = replace(self._report, passed=boundary, asked=asked_last(self.engine, boundary))
-        if boundary.transaction == "tool" and self._order == "lose":
-            self._order = "go"
-            raise TimeoutError(f"{boundary.subject}: no answer (the reply was lost).")
+        self._lose(boundary)
         if self._order == "halt" and boundary.outcome == "committed":
             self._stand(boundary)
 
     def _stand(self, boundary: Boundary) -> None:
-        """The worker stood here and has been told to go on, and perhaps how far. Raises CrashInjected."""
+        """Stands here until the next order, which may say how far to go. Raises CrashInjected."""
         report = replace(self._report, standing=boundary)
         while True:
             order = self.link.stand(report)
@@ -134,7 +141,7 @@ class Body:
             raise CrashInjected(f"{self.identity} was killed {boundary.edge} {boundary.transaction}")
 
     def _renewed(self, boundary: Boundary) -> Report:
-        """The lease of what it works on was renewed, or the renewal refused; the worker itself does not notice."""
+        """Renews the lease of what the worker works on (or is refused), without the worker noticing it."""
         passed = Boundary("renew", "after", self.identity, boundary.workflow, boundary.token, outcome="committed")
         try:
             self.engine.renew_lease(
@@ -147,35 +154,31 @@ class Body:
         return Report(boundary, passed, asked_last(self.engine, passed))
 
 
-def asked_last(engine: Engine, boundary: Boundary) -> Asked | None:
-    """The statement behind this boundary, if the engine's database watches them."""
-    database = engine.world.database if boundary.transaction == "tool" else engine.database
-    asked = getattr(database, "asked", None)
-    return asked if asked and asked.name == boundary.transaction else None
+def asked_last(engine: Engine, boundary: Boundary) -> AskedStatement | None:
+    """The statement behind this boundary, if the engine's database has a door that remembers it."""
+    door = (engine.world.database if boundary.transaction == "tool" else engine.database).door
+    last = door.last if isinstance(door, _RemembersLast) else None
+    return last if last and last.name == boundary.transaction else None
 
 
-class Watching:
-    """A Database that remembers the last transaction it was asked for; see watched()."""
+class _RemembersLast:
+    """A database's door that remembers the last transaction that passed it; see watched()."""
 
-    asked: Asked | None = None
+    last: AskedStatement | None = None
 
-    def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """Like Database.execute()."""
+    def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[Row]:
         if name in TRANSACTIONS and name != "load":
-            self.asked = Asked(name, dict(params))
-        rows: list[Row] = super().execute(name, params)  # type: ignore[misc]
-        return rows
+            self.last = AskedStatement(name, dict(params or {}))
+        return run(name, text, params)
 
 
 def watched(database: Database, patience: float, application_name: str) -> Database:
-    """The same database on connections of its own, which remembers what it was asked."""
-    made = database.twin(patience=patience, application_name=application_name)
-    made.__class__ = type("Watched", (Watching, type(made)), {})
-    return made
+    """The same database on connections of its own, with a door that remembers the last transaction."""
+    return database.twin(patience=patience, application_name=application_name).with_door(_RemembersLast())
 
 
 def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
-    """The engine on connections of this worker's own, to be closed by close_lane_engine()."""
+    """The engine on connections that only this worker uses; close_lane_engine() closes them."""
     own: Engine = engine.with_hook(engine.hook)
     own.database = watched(engine.database, patience, identity)
     world = type(engine.world)(
@@ -187,6 +190,6 @@ def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
 
 
 def close_lane_engine(engine: Engine) -> None:
-    """No connection of a lane's engine is open."""
+    """Closes the connections of a lane's engine."""
     engine.database.close()
     engine.world.database.close()

@@ -1,9 +1,7 @@
-"""A lane: one worker at a time, in a thread (fast) or in a real process, that moves only when told.
+"""A lane: one worker at a time, in a thread (fast) or in a real process, that moves only when it gets an order.
 
-What lives here: starting, telling, killing, pausing and ending a worker, one interface for both kinds. What does not:
-what the worker does (`body`), what a move means and what the history says of it (`stepper`). A process is killed with
-SIGKILL and paused with SIGSTOP. A thread cannot be: there a kill is an exception at the boundary where it stands (kinder:
-`finally` blocks run), and a pause is a refusal to move. Read `stepper` next.
+A process is killed with SIGKILL and paused with SIGSTOP. A thread cannot be: there a kill is an exception at the boundary
+where it stands (which is kinder: `finally` blocks run), and a pause is a refusal to move.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from .grammar import Setting
 from .lane_worker import Body, Order, Report, close_lane_engine, engine_of_a_lane
 from .presets import workflows_for
 
-KILLED_BY = 5.0  # seconds until a process that got SIGKILL is missed
+KILLED_BY = 5.0  # seconds in which a process that got SIGKILL has to end
 
 
 class Lane(ABC):
@@ -53,7 +51,7 @@ class Lane(ABC):
         self._order: Order = "go"  # the last one
 
     def start(self, identity: str) -> None:
-        """A new worker of this identity stands before its first claim. Raises LaneError."""
+        """Starts a worker of this identity, which stands before its first claim. Raises LaneError."""
         self.identity, self.standing = identity, Boundary("claim", "before", identity)
         self.paused = self.busy = False
         self.parked = None
@@ -63,7 +61,7 @@ class Lane(ABC):
         self.settle()
 
     def tell(self, order: Order) -> Report:
-        """The worker has followed the order and stands again; what it reports. Raises LaneError.
+        """Gives the order, waits until the worker stands again, and returns its report. Raises LaneError.
 
         A worker that is still busy with an earlier order is waited for instead.
         """
@@ -71,7 +69,7 @@ class Lane(ABC):
         return self.settle()
 
     def begin(self, order: Order) -> None:
-        """The order is given; settle() waits for what comes of it."""
+        """Gives the order; settle() waits for what comes of it."""
         if self.busy and order != self._order:
             raise LaneError(
                 f"{self.name} is still on its way: {self.why_busy()}. The move before this one, again, waits on; a kill or a "
@@ -82,7 +80,7 @@ class Lane(ABC):
             self._send(order)
 
     def settle(self) -> Report:
-        """The worker stands; what it reports. Raises LaneError, with the reason, if it takes too long or is gone."""
+        """Waits until the worker stands and returns its report. Raises LaneError, with the reason, if none comes in time."""
         self.busy = True
         report = self._receive(self.patience)
         if report is None:
@@ -104,17 +102,17 @@ class Lane(ABC):
             self.parked = None
 
     def kill(self) -> None:
-        """The worker is gone. Raises LaneError if it is a thread inside its own code: then it dies at its next boundary."""
+        """Kills the worker. Raises LaneError if it is a thread inside its own code: then it dies at its next boundary."""
         self._kill()
         self.alive = self.paused = self.busy = False
         self.standing = None
 
     def pause(self) -> None:
-        """The worker does nothing until resume()."""
+        """Stops the worker until resume()."""
         self.paused = True
 
     def resume(self) -> None:
-        """The worker stands where it stood."""
+        """Ends the pause; the worker still stands where it stood."""
         self.paused = False
 
     def why_busy(self) -> str:
@@ -211,7 +209,7 @@ class _QueueLink:
 
 
 class ProcessLane(Lane):
-    """A worker in a process of its own, killed with SIGKILL and paused with SIGSTOP."""
+    """A worker in a separate process, killed with SIGKILL and paused with SIGSTOP."""
 
     def __init__(
         self, name: str, patience: float, reason: Callable[[str], str], make_call: Callable[[str, str], LaneCall]
@@ -256,12 +254,12 @@ class ProcessLane(Lane):
         self._process = None
 
     def pause(self) -> None:
-        """The process is stopped (SIGSTOP)."""
+        """Stops the process (SIGSTOP)."""
         self._signal(signal.SIGSTOP)
         super().pause()
 
     def resume(self) -> None:
-        """The process goes on (SIGCONT)."""
+        """Lets the process go on (SIGCONT)."""
         self._signal(signal.SIGCONT)
         super().resume()
 
@@ -278,7 +276,7 @@ class ProcessLane(Lane):
         return self._connection
 
     def _gone(self) -> LaneError:
-        """The process ended without being told to; the lane is empty."""
+        """The error for a process that ended without an order; the lane is empty."""
         code = None
         if self._process:
             processes.has_ended(self._process, 1)
@@ -306,7 +304,7 @@ class LaneCall:
 
 
 def serve_lane(call: LaneCall, connection: Connection[Any, Any]) -> None:
-    """This process is the worker of a lane until it is killed."""
+    """Makes this process the worker of a lane, until it is killed."""
     database = Database(call.url, call.schema)
     workflows = workflows_for(call.setting, call.label, {**_steady(), **call.own})
     engine = engine_class(call.setting.without)(database, workflows=workflows, policy=call.policy, tool=call.tool)
@@ -324,7 +322,7 @@ class _PipeLink:
 
 
 def _steady() -> dict[str, Workflow]:
-    from ...workflows import WORKFLOWS
+    from ...agents import WORKFLOWS
 
     return WORKFLOWS
 

@@ -1,25 +1,44 @@
-"""What each move of a schedule does: told to a lane, or done to the laboratory around it, and recorded in the history.
+"""What each move of a schedule does, one method for each verb: a lane gets an order, or the laboratory around it changes.
 
-What lives here: one method for each verb of the grammar. What does not: whether a move can come now, and the line so far
-(`stepper`); which workflow it is about (`aim`).
+Which workflow a move applies to, if it does not say so, is decided from the rows; a move that cannot apply is rejected.
+Faults are recorded in the history of the workflow that they strike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...engine import Engine, is_embedded
 from ...errors import AlreadyFinished, BadSchedule, EventRefused
 from ...model import Boundary
 from ...server import Server, default_home
+from ...statements import Statement
+from ..history.faults import fault
 from ..verify.snapshot import read_rows
-from . import aim
 from .grammar import Move, Setting
 from .lane_set import Crew
-from .lane_worker import Asked, Ended, Report, asked_last
+from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
+from .presets import events_of
+
+Row = Mapping[str, Any]
+NO_ROW: Row = {
+    "status": "gone", "waiting_for": None, "finished_at": None, "lease_owner": None, "leased": False, "postponed": False,
+}  # fmt: skip
+
+_FACTS = Statement(
+    "facts",
+    "None: it only reads, and whether time is over is decided by the database's clock.",
+    """\
+SELECT id, status, waiting_for, finished_at, lease_owner, next_run_at,
+       coalesce(status = 'ready' AND lease_expires_at > clock_timestamp(), false) AS leased,
+       status = 'ready' AND lease_owner IS NULL AND next_run_at > clock_timestamp() AS postponed
+FROM agentflow.workflows
+WHERE id = ANY(%(p_workflows)s)""",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +52,7 @@ class Moved:
 
     move: Move
     passed: Boundary | None = None
-    asked: Asked | None = None
+    asked: AskedStatement | None = None
     standing: Boundary | None = None
     ended: Ended | None = None
     workflow: str | None = None
@@ -49,13 +68,8 @@ class Moved:
             return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
         place = f"{self.ended}; " if self.ended else ""
         after = "after it" if self.standing and self.standing.edge == "after" else "before"
-        where = f"stands {after}" + (f" {named(self.standing)}" if after == "before" and self.standing else "")
-        return f"{self.move}: {named(self.passed)} {self.passed.outcome}; {place}{where}"
-
-
-def named(boundary: Boundary) -> str:
-    """The transaction and its subject, such as `checkpoint classify`."""
-    return f"{boundary.transaction} {boundary.subject or ''}".strip()
+        where = f"stands {after}" + (f" {self.standing.name}" if after == "before" and self.standing else "")
+        return f"{self.move}: {self.passed.name} {self.passed.outcome}; {place}{where}"
 
 
 class Maker:
@@ -64,6 +78,7 @@ class Maker:
     def __init__(self, engine: Engine, crew: Crew, setting: Setting, server: Server | None) -> None:
         self.engine, self.crew, self.setting, self.server = engine, crew, setting, server
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self._facts = engine.database.with_texts({"facts": _FACTS.render(engine.database.schema)})
 
     def created(self, move: Move) -> Moved:
         """What came before this first move: the workflows were written down."""
@@ -72,22 +87,26 @@ class Maker:
 
     def make(self, move: Move) -> Moved:
         """The move was made, once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
-        if move.verb in ("go", "halt", "lose", "renew"):
+        if move.verb in ("go", "halt", "renew") or fault(move.verb).loses:
             return self._order(move)
         made: Moved = getattr(self, f"_{move.verb}")(move)
         return made
 
     def _order(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
-        at = lane.standing
-        if move.verb == "lose" and not (at and at.transaction == "tool" and at.edge == "before"):
-            place = f"{at.edge} {named(at)}" if at else "nowhere"
-            raise BadSchedule(f'"{move}" loses a reply of the tool, and {move.lane} stands {place}.')
+        at, kind = lane.standing, fault(move.verb)
+        if kind.loses and not (at and at.transaction == "tool" and at.edge == "before"):
+            place = at.place if at else "nowhere"
+            raise BadSchedule(
+                f'"{move}" loses a {kind.loses} of the tool, so {move.lane} has to stand before tool; it stands {place}.'
+            )
         if move.verb == "renew" and not (at and at.workflow):
             raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
-        moved = self.moved(move, lane.tell(move.verb))  # type: ignore[arg-type]
-        if move.verb == "lose" and at and at.workflow:
-            self._record(at.workflow, "reply_lost", at, at.subject)
+        moved = self.moved(move, lane.tell(move.verb))
+        if kind.loses and at and at.workflow:
+            self._record(at.workflow, move.verb, at, at.subject)
+            said = "" if moved.passed or moved.trouble else kind.turn.format(who=move.lane)
+            return replace(moved, said=said)
         return moved
 
     def moved(self, move: Move, report: Report) -> Moved:
@@ -102,9 +121,10 @@ class Maker:
         return self.mourn(move, at, inside)
 
     def place(self, lane: Lane) -> Boundary | None:
-        """Where the worker stands, and in which workflow's history it belongs if something befalls it there.
+        """Where the worker stands, and the workflow whose history gets the entry if something happens to it there.
 
-        That is what it works on; a worker that holds nothing is missed by what it parked last, while that is open.
+        That is the workflow it works on. If it holds nothing, it is the workflow that it parked last, as long as that one
+        is still open.
         """
         at = lane.standing
         if at is None or at.workflow or lane.busy:
@@ -114,10 +134,10 @@ class Maker:
         return replace(at, workflow=lane.parked)
 
     def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
-        """The history says that the worker is gone; `inside`: not where it stood, but somewhere behind."""
-        place = f" during {named(at)}" if at and inside else _where(at)
+        """Records that the worker is gone. `inside`: not where it stood, but somewhere after it."""
+        place = f" during {at.name}" if at and inside else _where(at)
         if at and at.workflow:
-            self._record(at.workflow, "worker_killed", at, place.strip())
+            self._record(at.workflow, move.verb, at, place.strip())
         return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
 
     def _start(self, move: Move) -> Moved:
@@ -128,36 +148,36 @@ class Maker:
         lane = self.crew.lane(move.lane)
         at = self.place(lane)
         lane.pause()
-        return self._placed(move, at, "worker_paused", f"{move.lane} is paused{_where(at)}")
+        return self._placed(move, at, f"{move.lane} is paused{_where(at)}")
 
     def _resume(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
         at = self.place(lane)
         lane.resume()
-        return self._placed(move, at, "worker_resumed", f"{move.lane} wakes up{_where(at)}")
+        return self._placed(move, at, f"{move.lane} wakes up{_where(at)}")
 
-    def _placed(self, move: Move, at: Boundary | None, fault: str, said: str) -> Moved:
-        """The history that belongs to the place says what befell the worker there; without one there is none."""
+    def _placed(self, move: Move, at: Boundary | None, said: str) -> Moved:
+        """Records what happened to the worker there, if the place belongs to a workflow."""
         if at and at.workflow:
-            self._record(at.workflow, fault, at, f"{at.edge} {named(at)}")
+            self._record(at.workflow, move.verb, at, at.place)
         standing = self.crew.standing(move.lane)
         return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
 
     def _expire(self, move: Move) -> Moved:
-        return self._age(move, aim.is_leased, "lease")
+        return self._age(move, lambda row: row["leased"], "lease")
 
     def _due(self, move: Move) -> Moved:
-        return self._age(move, aim.is_postponed, "back-off")
+        return self._age(move, lambda row: row["postponed"], "back-off")
 
-    def _age(self, move: Move, can_end: Callable[[aim.Row], bool], noun: str) -> Moved:
-        workflow_id = aim.whose(move, self.rows(), can_end, noun)
-        with suppress(AlreadyFinished):  # somebody was quicker; there is nothing to age any more
+    def _age(self, move: Move, can_end: Callable[[Row], bool], noun: str) -> Moved:
+        workflow_id = whose(move, self.rows(), can_end, noun)
+        with suppress(AlreadyFinished):  # another worker has ended it meanwhile, so there is nothing left to age
             self.engine.expire_lease(workflow_id)
         asked = asked_last(self.engine, Boundary("expire", "after"))
         return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
 
     def _deliver(self, move: Move) -> Moved:
-        workflow_id = aim.addressee(move, self.setting.workflow, self.rows())
+        workflow_id = addressee(move, self.setting.workflow, self.rows())
         try:
             self.engine.deliver_event(workflow_id, move.event, move.payload)
             said = f"the event {move.event} arrives at {workflow_id}"
@@ -171,7 +191,7 @@ class Maker:
         concerned = list(dict.fromkeys(effect["workflow_id"] for effect in effects if effect["remembered"]))
         forgotten = self.engine.world.forget_keys()
         for workflow_id in concerned:
-            self._record(workflow_id, "keys_forgotten")
+            self._record(workflow_id, move.verb)
         return Moved(move, workflow=next(iter(concerned), None), said=f"the tool has forgotten {forgotten} of its keys")
 
     def _restart(self, move: Move) -> Moved:
@@ -180,28 +200,68 @@ class Maker:
         server.start()
         open_ones = [name for name in self.workflows if self.row(name)["finished_at"] is None]
         for workflow_id in open_ones:
-            self._record(workflow_id, "database_restarted")
+            self._record(workflow_id, move.verb)
         about = open_ones[0] if open_ones else self.workflows[0]
         return Moved(move, workflow=about, said="PostgreSQL has crashed and is started again")
 
-    def row(self, workflow_id: str) -> aim.Row:
-        """The workflow's row, or aim.GONE."""
-        return self.engine.get_workflow(workflow_id) or aim.GONE
+    def row(self, workflow_id: str) -> Row:
+        """What is known of the workflow, or NO_ROW."""
+        return self.rows([workflow_id])[workflow_id]
 
-    def rows(self) -> dict[str, aim.Row]:
-        """The workflows' rows in the order of their numbers."""
-        return {name: self.row(name) for name in self.workflows}
+    def rows(self, names: list[str] | None = None) -> dict[str, Row]:
+        """What is known of these workflows (all, in the order of their numbers), or NO_ROW."""
+        wanted = self.workflows if names is None else names
+        found = {row["id"]: row for row in self._facts.read("facts", {"p_workflows": wanted})}
+        return {name: found.get(name, NO_ROW) for name in wanted}
 
-    def _record(self, workflow_id: str, fault: str, at: Boundary | None = None, subject: str | None = None) -> None:
+    def _record(self, workflow_id: str, verb: str, at: Boundary | None = None, subject: str | None = None) -> None:
         who = {"worker": at.worker, "token": at.token} if at else {}
-        self.engine.record_fault(workflow_id, fault, at=subject, **who)  # type: ignore[arg-type]
+        self.engine.record_fault(workflow_id, fault(verb).event, at=subject, **who)  # type: ignore[arg-type]
 
     def _embedded(self) -> Server:
         server = Server(default_home())
         if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
-            raise BadSchedule('"restart" restarts the embedded server only, and this laboratory is on another one.')
+            raise BadSchedule('"restart" can restart the embedded server only, and this laboratory is on another one.')
         return server
 
 
 def _where(at: Boundary | None) -> str:
-    return f" {at.edge} {named(at)}" if at else ""
+    return f" {at.place}" if at else ""
+
+
+def whose(move: Move, rows: Mapping[str, Row], can_end: Callable[[Row], bool], noun: str) -> str:
+    """Returns the id of the workflow whose lease or back-off the move ends. `rows` stand in the order of their numbers.
+
+    Raises BadSchedule if it has none, or if several have one and the move does not name the workflow.
+    """
+    found = [name for name, row in rows.items() if can_end(row)]
+    if move.request:
+        chosen = list(rows)[move.request - 1]
+        if chosen not in found:
+            raise BadSchedule(f'"{move}": {chosen} has no {noun} that could end.')
+        return chosen
+    if not found:
+        raise BadSchedule(f'"{move}": no workflow has a {noun} that could end.')
+    if len(found) > 1:
+        which = " or ".join(f"{move.verb}@{list(rows).index(name) + 1}" for name in found)
+        raise BadSchedule(f'"{move}": several have a {noun}; say {which}.')
+    return found[0]
+
+
+def addressee(move: Move, workflow: str, rows: Mapping[str, Row]) -> str:
+    """Returns the id of the workflow that the event goes to. Raises BadSchedule if nobody awaits it, or several could."""
+    known = events_of(workflow)
+    if known is not None and move.event not in known:
+        waits = f"waits for {' and '.join(known)}" if known else "waits for no event"
+        raise BadSchedule(f'"{move}": nobody awaits it; {workflow} {waits}.')
+    there = list(rows.items()) if move.request is None else [list(rows.items())[move.request - 1]]
+    there = [(name, row) for name, row in there if row["status"] in ("ready", "waiting")]
+    there = [(name, row) for name, row in there if row["waiting_for"] == move.event] or there
+    if not there:
+        raise BadSchedule(f'"{move}": nobody awaits it; no workflow is open.')
+    if len(there) > 1:
+        raise BadSchedule(f'"{move}": several could get it; say which, such as {replace(move, request=1)}.')
+    name, row = there[0]
+    if row["waiting_for"] not in (None, move.event):
+        raise BadSchedule(f'"{move}": nobody awaits it; {name} waits for {row["waiting_for"]}.')
+    return name

@@ -1,8 +1,4 @@
-"""One schedule, played in a schema of its own that is gone afterwards: what `agentflow play` does.
-
-What lives here: reading the line with the command's options, playing it, and what came of it. What does not: the grammar
-(`schedule`), the moves (`stepper`), the form in which a run is kept (`capsule`).
-"""
+"""Plays one schedule in a schema that is dropped afterwards: what `agentflow play` does."""
 
 from __future__ import annotations
 
@@ -10,24 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import BadSchedule
-from ...workflows import WORKFLOWS
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from .capsule import Capsule, capture
 from .grammar import Schedule, Setting, parse
-from .lane_set import Kind
+from .lane_set import LaneKind
 from .presets import inputs_for
 from .stepper import Stepper
 
 
 @dataclass(frozen=True)
 class Played:
-    """A run, its reliability figures, and what is not well (nothing: all is).
+    """A run, its reliability figures, and its problems, as sentences.
 
-    A workflow that the line leaves unfinished is no problem of the line; `capsule.outcome` says that it is.
+    A workflow that the line leaves unfinished is not a problem; `capsule.outcome` mentions it.
     """
 
     capsule: Capsule
@@ -40,7 +36,7 @@ class Played:
 
 
 def read_line(line: str, workflow: str | None = None, without: Iterable[str] = ()) -> Schedule:
-    """The schedule of a line and of the options beside it. Raises BadSchedule, and AgentFlowError for unknown guards."""
+    """The schedule that a line and the options beside it make. Raises BadSchedule; AgentFlowError for unknown guards."""
     schedule = parse(line)
     setting = schedule.setting
     if workflow and setting.workflow not in (workflow, Setting.workflow):
@@ -54,8 +50,8 @@ def read_line(line: str, workflow: str | None = None, without: Iterable[str] = (
     return replace(schedule, setting=setting)
 
 
-def play(url: str, schedule: Schedule, *, lanes: Kind = "thread", schema: str | None = None) -> Played:
-    """The schedule was played on an empty laboratory of its own, which is gone; what it came to.
+def play(url: str, schedule: Schedule, *, lanes: LaneKind = "thread", schema: str | None = None) -> Played:
+    """Plays the schedule on an empty laboratory, which is dropped afterwards; returns what came of it.
 
     Raises BadSchedule, LaneError or DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
     """

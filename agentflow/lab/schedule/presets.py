@@ -1,7 +1,4 @@
-"""What can be played: the workflows, their requests, and the famous histories, each one line.
-
-What does not live here: the grammar (`schedule`), playing it (`stepper`).
-"""
+"""What can be played: the workflows, their requests, and the famous histories, each as one line."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ...agents import approval_agent_with, research_agent_with, support_agent_with
 from ...errors import BadSchedule
 from ...run import Workflow
 from ...tools import StandInModel
-from ...workflows import approval_agent_with, research_agent_with, support_agent_with
 from .grammar import Schedule, Setting
 
 REQUESTS = (

@@ -1,9 +1,6 @@
 """Moves over lanes: a laboratory in which workers commit one transaction at a time, and the schedule of what was done.
 
-What lives here: whether a move can come now, the line so far, recovering and racing. What does not: what each move does
-(`moves`), the grammar (`schedule`), workers (`body`, `lanes`, `crew`), buttons (`room`), pictures (`timeline`). A standing
-worker holds no transaction, and its lease does not end by itself, so somebody may read for an hour between two moves.
-Read `moves` next.
+A standing worker holds no transaction, and its lease does not end by itself, so one may read for an hour between two moves.
 """
 
 from __future__ import annotations
@@ -11,19 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cmp_to_key
 
 from ...driver_errors import is_full
 from ...engine import Engine, is_embedded
 from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
-from . import aim
+from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
-from .lane_set import Crew, Kind, known_kind, known_lane, weakened
+from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
-from .moves import Maker, Moved, named
+from .moves import Maker, Moved, Row
 from .presets import inputs_for
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -39,7 +35,7 @@ class Stepper:
     """
 
     def __init__(
-        self, engine: Engine, setting: Setting | None = None, *, lanes: Kind = "thread", patience: float = 10.0,
+        self, engine: Engine, setting: Setting | None = None, *, lanes: LaneKind = "thread", patience: float = 10.0,
         server: Server | None = None, watch: Callable[[Moved], None] | None = None,
     ) -> None:  # fmt: skip
         known_kind(lanes)
@@ -62,7 +58,7 @@ class Stepper:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def play(self, line: str | Schedule) -> list[Moved]:
-        """The laboratory was emptied and the line played from its beginning; what each transaction and fault did.
+        """Empties the laboratory and plays the line from its beginning; returns what each transaction and fault did.
 
         Raises BadSchedule before anything is touched if the line or its setting cannot be read; BadSchedule, LaneError
         or DatabaseAway at the move that cannot be made: what came before it stays.
@@ -83,7 +79,7 @@ class Stepper:
         return done
 
     def move(self, move: Move | str) -> list[Moved]:
-        """The move (or each move of a line) was made; what it did, one for each transaction or fault.
+        """Makes the move (or each move of a line); returns what it did, one result for each transaction or fault.
 
         Raises BadSchedule if it cannot come now, and then nothing was moved; LaneError; DatabaseAway.
         """
@@ -94,15 +90,15 @@ class Stepper:
             return list(self._make(move))
 
     def step(self, lane: str) -> Moved:
-        """The lane's worker has committed its next transaction and stands before the one after."""
+        """Lets the lane's worker commit its next transaction; it then stands before the one after."""
         return self.move(Move("go", lane))[-1]
 
     def crash(self, lane: str) -> Moved:
-        """The lane's worker was killed where it stood."""
+        """Kills the lane's worker where it stands."""
         return self.move(Move("kill", lane))[-1]
 
     def recover(self, lane: str) -> list[Moved]:
-        """What the lane's worker left was finished (or parked) by another worker; `line` has the moves.
+        """Lets another worker finish (or park) what the lane's worker left; `line` has the moves.
 
         Leases and back-offs end, and the next living lane plays to the end, also through other work it claims on the
         way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
@@ -119,16 +115,16 @@ class Stepper:
         left = self.left_by(lane)
         if not left:
             raise LaneError(f"{lane} left nothing behind, so there is nothing to recover. Nothing was moved.")
-        rows = {one: self._maker.row(one) for one in left}
-        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if aim.is_leased(row)]
-        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if aim.is_postponed(row)]
+        rows = self._maker.rows(left)
+        moves = [Move("expire", request=self._number(one)) for one, row in rows.items() if row["leased"]]
+        moves += [Move("due", request=self._number(one)) for one, row in rows.items() if row["postponed"]]
         others = [name for name in self.lanes if name != lane and self.is_alive(name) and not self.is_paused(name)]
         if not others and not self.is_alive(lane):
             moves, others = [*moves, Move("start", lane)], [lane]
         return [*moves, Move("go", (others or [lane])[0], None)]
 
     def race(self, *lanes: str) -> list[Moved]:
-        """These workers were told to go at the same moment; what each did, in the order in which the database saw it.
+        """Lets these workers go at the same moment; returns what each did, in the order in which the database saw it.
 
         That order is written into `line`, so it can be played again. Raises LaneError (also if one does not come to its
         next transaction; what the others did is noted), DatabaseAway, BadSchedule.
@@ -145,7 +141,7 @@ class Stepper:
             for move in moves:
                 self._crew.lane(move.lane).begin("go")
             done, late = self._settled(moves)
-            noted = [self._note(moved) for moved in sorted(done, key=cmp_to_key(self._order_seen))]
+            noted = [self._note(moved) for moved in self._in_order(done)]
             if late:
                 for moved in noted:
                     late[0].add_note(f"The race went on without it: {moved}")
@@ -153,7 +149,7 @@ class Stepper:
             return noted
 
     def reset(self, setting: Setting | None = None) -> None:
-        """No worker, workflow or effect is left; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        """Ends all workers and empties the laboratory; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
         chosen = setting or self.setting
         weakened(self._given, chosen)
         with self._moving():
@@ -163,7 +159,7 @@ class Stepper:
             self._begin(chosen)
 
     def close(self) -> None:
-        """No thread, process or connection of the stepper is left. Raises LaneError if a step does not return."""
+        """Ends the threads, processes and connections of the stepper. Raises LaneError if a step does not return."""
         self._closed = True
         try:
             self._crew.end()
@@ -220,7 +216,7 @@ class Stepper:
             return ""
         if known is not None and known.busy:
             return "still running"
-        return "claim" if at is None else named(at) if at.edge == "before" else "what comes next"
+        return "claim" if at is None else at.name if at.edge == "before" else "what comes next"
 
     def sql(self, name: str) -> str:
         """The text of a transaction as the setting's engine asks it, guards taken away."""
@@ -234,7 +230,7 @@ class Stepper:
         return [
             name
             for name, row in self._maker.rows().items()
-            if row.get("status") == "ready" and (row["lease_owner"] in gone or aim.is_postponed(row))
+            if row["status"] == "ready" and (row["lease_owner"] in gone or row["postponed"])
         ]
 
     # -- how a move is made ------------------------------------------------------------------------------------------
@@ -251,7 +247,7 @@ class Stepper:
         return schedule.moves
 
     def _allow(self, move: Move) -> None:
-        """The move can come now, PostgreSQL answers, and the workflows exist. Raises BadSchedule, DatabaseAway."""
+        """Checks that the move can come now, and creates the workflows before the first. Raises BadSchedule, DatabaseAway."""
         self._notice()
         if move.lane or move.verb in LANE_VERBS:
             known_lane(move.lane)
@@ -269,7 +265,7 @@ class Stepper:
                 self.watch(self._maker.created(move))
 
     def _notice(self) -> None:
-        """PostgreSQL answers, and a worker that somebody killed from outside is dead in the line too. Raises LaneError."""
+        """Checks that PostgreSQL answers, and notes in the line which workers were killed from outside. Raises LaneError."""
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
         self._answers()
@@ -298,7 +294,7 @@ class Stepper:
             raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
 
     def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
-        """What the workers of a race did, and the errors of those that do not stand yet."""
+        """What the workers of a race did, and the errors of those that are still on their way."""
         done, late = [], []
         for move in moves:
             try:
@@ -320,31 +316,29 @@ class Stepper:
     def _still_open(self, names: list[str]) -> bool:
         return any(self._maker.row(name)["status"] == "ready" for name in names)
 
-    def _order_seen(self, one: Moved, other: Moved) -> int:
-        """Which of two came first for the database: -1 or 1.
+    def _in_order(self, done: Sequence[Moved]) -> list[Moved]:
+        """What the workers of a race did, in the order in which the database saw it; what wrote no entry comes last."""
+        queue = sorted(self.workflows, key=lambda name: self._maker.row(name)["next_run_at"])
+        entries = [self._commit(entry) for name in queue for entry in self.engine.history(name)]
 
-        A worker reads the clock a moment before it commits, so neighbours are told apart by what holds whatever it
-        said: entries of one workflow are numbered, and of two claims the first got the row that is due longer.
-        """
-        here, there = self._entry_of(one), self._entry_of(other)
-        if here is None or there is None:
-            return -1 if here else 1
-        if here["workflow_id"] == there["workflow_id"]:
-            return -1 if here["n"] < there["n"] else 1
-        if here["transaction"] == there["transaction"] == "claim":
-            due = [self._maker.row(entry["workflow_id"])["next_run_at"] for entry in (here, there)]
-            return -1 if due[0] < due[1] else 1
-        return -1 if here["at"] <= there["at"] else 1
+        def commit(moved: Moved) -> Commit | None:
+            passed = moved.passed
+            its = [
+                one
+                for one in entries
+                if passed and (one.workflow, one.transaction) == (passed.workflow, passed.transaction)
+                if one.token in (passed.token, None)  # the world's entries have no token
+            ]
+            return its[-1] if its else None
 
-    def _entry_of(self, moved: Moved) -> aim.Row | None:
-        """What the history says of the transaction; None if it says nothing."""
-        passed = moved.passed
-        if passed is None or passed.workflow is None:
-            return None
-        entries: list[aim.Row] = list(self.engine.history(passed.workflow))
-        its = (passed.worker, None)  # the world's entries name no worker
-        found = [one for one in entries if one["worker"] in its and one["transaction"] == passed.transaction]
-        return found[-1] if found else None
+        return sorted_by_commit(done, commit, entries)
+
+    def _commit(self, entry: Row) -> Commit:
+        who, token = entry["worker"], entry["fence_token"]
+        if who and self.setting.names == "shared":
+            who = f"{who}, token {token}"  # two workers of one name commit independently
+        at = entry["at"].timestamp()
+        return Commit(who, entry["workflow_id"], entry["event"], entry["transaction"], entry["subject"], token, at)
 
     # -- the database --------------------------------------------------------------------------------------------------
 
@@ -359,7 +353,7 @@ class Stepper:
             self._busy.release()
 
     def _answers(self) -> None:
-        """PostgreSQL answers now; asked before a move, so that a worker never leaves its place for nothing."""
+        """Checks before a move that PostgreSQL answers, so that a worker never leaves its place for nothing."""
         try:
             with suppress(DatabaseAway):
                 self.engine.database.check()
@@ -376,6 +370,6 @@ class Stepper:
 
 
 def _cause(error: AgentFlowError, done: Sequence[Moved]) -> AgentFlowError:
-    """The error; or, if a worker did not reach PostgreSQL before it, that, since the rest of a line follows from it."""
+    """The error; or, if a worker did not reach PostgreSQL before it, DatabaseAway, since the error follows from that."""
     away = [moved.trouble for moved in done if moved.ended == "away"]
     return DatabaseAway(away[0]) if away and isinstance(error, BadSchedule) else error

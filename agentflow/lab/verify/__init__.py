@@ -1,1 +1,1 @@
-"""What must always hold, and a judge that reads nothing but tables: a snapshot of all rows, the invariants, the checker."""
+"""What must always hold: a snapshot of all rows, the invariants of every transition, and a checker that reads only tables."""

@@ -1,7 +1,4 @@
-"""More rules of the checker: planned actions, what the world did for them, and events.
-
-What lives here: rules as in `checker_rules`, for the tables beside workflows, checkpoints and history.
-"""
+"""The checker's rules for planned actions, what the world did for them, and events."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What the tables of a finished laboratory must say about each other, one SELECT for each rule.
+"""The checker's rules for the history, one SELECT over whole tables for each rule.
 
-What lives here: the rules for the history itself, as SQL over whole tables; each returns a row for every fault: table, row,
-what stands there and what should. What does not: rules for workflows and checkpoints (`checker_rows`), for actions,
-effects and events (`checker_actions`), running them (`checker`). They know the tables and the names of entries, and
-nothing of the engine's code or statements, so a mistake of the engine is not repeated here.
+A SELECT returns a row for every mistake: table, row, what it holds and what it should hold. The rules know the tables and the
+names of entries, and nothing of the engine's code or statements, so a mistake of the engine is not repeated here.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ _FAULTS = "worker_killed,worker_paused,worker_resumed,reply_lost,database_restar
 _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::text[]"
 
 
-def counted(column: str, number: str, rows: str) -> str:
-    """The SELECT for workflows whose column is not that number of theirs among these rows."""
+def miscounted(column: str, number: str, rows: str) -> str:
+    """The SELECT of the workflows whose column differs from that number, taken over their rows."""
     return f"""\
 SELECT 'workflows',
        id,
@@ -85,7 +83,7 @@ SELECT 'history',
 FROM history
 WHERE at > statement_timestamp()
 UNION ALL
-{counted("entries", "max(n)", "history")}""",
+{miscounted("entries", "max(n)", "history")}""",
     ),
     Rule(
         "a history begins with the creation",
@@ -172,7 +170,7 @@ SELECT 'history',
 FROM claims
 WHERE fence_token IS DISTINCT FROM nth
 UNION ALL
-{counted("fence_token", "max(nth)", "claims")}""",
+{miscounted("fence_token", "max(nth)", "claims")}""",
     ),
     Rule(
         "only the holder writes",

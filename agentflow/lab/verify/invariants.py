@@ -1,9 +1,8 @@
 """What must hold on every transition of a laboratory: the rows before, the rows after, and who moved.
 
-What lives here: the invariants, each a short function with a name and a sentence, of two kinds. `harm`: somebody outside was
-hurt, or can never be served. `authority`: somebody wrote who no longer had the right to; whether that harms anybody is
-another question. Tests, the explorer and the stepper's properties share these. What does not live here: reading rows
-(`rows`), which transitions there are (`explore`), and judging a finished laboratory from its tables alone (`checker`).
+Each invariant is a short function with a name and a sentence. There are two kinds. `harm`: somebody outside was hurt, or can
+never be served. `authority`: somebody wrote without the right to; whether that harms anybody is another question. The explorer,
+the mission and the tests share these; the checker has rules of its own.
 """
 
 from __future__ import annotations
@@ -13,19 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...statements import GUARDED
 from ..history.belief import belief_of, lost
 from .snapshot import Row as Row
 from .snapshot import Rows as Rows
 from .snapshot import read_rows as read_rows
 
-Kind = Literal["harm", "authority"]
+InvariantKind = Literal["harm", "authority"]
 
 
 @dataclass(frozen=True)
 class Mover:
     """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
 
-    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() tells.
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it.
     """
 
     worker: str | None = None
@@ -62,10 +62,10 @@ class Guilty:
 
     table: str
     row: str
-    says: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.table} {self.row}: {self.says}"
+        return f"{self.table} {self.row}: {self.reason}"
 
 
 Check = Callable[[Transition], Iterator[Guilty]]
@@ -76,7 +76,7 @@ class Invariant:
     """Something that must hold on every transition, with the sentence that says it."""
 
     name: str
-    kind: Kind
+    kind: InvariantKind
     sentence: str
     check: Check
 
@@ -85,7 +85,7 @@ INVARIANTS: dict[str, Invariant] = {}
 """Every invariant by name; those of harm first."""
 
 
-def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
+def _invariant(kind: InvariantKind, sentence: str) -> Callable[[Check], Check]:
     def add(check: Check) -> Check:
         name = check.__name__.replace("_", " ")
         INVARIANTS[name] = Invariant(name, kind, sentence, check)
@@ -94,8 +94,8 @@ def _invariant(kind: Kind, sentence: str) -> Callable[[Check], Check]:
     return add
 
 
-def broken(transition: Transition) -> list[tuple[Invariant, Guilty]]:
-    """Every invariant that this transition breaks, each with the guilty row."""
+def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+    """Returns every invariant that this transition violates, each with the guilty row."""
     return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
 
 
@@ -112,8 +112,8 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
             if row in action.effects:
-                says = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
-                yield Guilty("tool_ledger", workflow_id, says)
+                reason = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
+                yield Guilty("tool_ledger", workflow_id, reason)
 
 
 @_invariant("harm", "Completed means: every planned action is acknowledged, and its effect is done.")
@@ -209,8 +209,8 @@ def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
                 continue
             name, payload = step["waited_for"], _value(step["value"])
             if seen.setdefault(name, payload) != payload:
-                says = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
-                yield Guilty("steps", f"{after['id']} {step['step_id']}", says)
+                reason = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
+                yield Guilty("steps", f"{after['id']} {step['step_id']}", reason)
 
 
 @_invariant(
@@ -245,8 +245,8 @@ def tokens_only_rise(transition: Transition) -> Iterator[Guilty]:
         if after["fence_token"] < before["fence_token"] or (
             after["id"] in claimed and after["fence_token"] == before["fence_token"]
         ):
-            says = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
-            yield Guilty("workflows", after["id"], says + (" after a claim" if after["id"] in claimed else ""))
+            reason = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
+            yield Guilty("workflows", after["id"], reason + (" after a claim" if after["id"] in claimed else ""))
 
 
 @_invariant("authority", "Nothing is written under an older token than the row's.")
@@ -257,22 +257,19 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
         token = before["fence_token"]
         stale = mover.workflow == after["id"] and mover.token is not None and mover.token < token
         if stale and _changed(transition, before, after):
-            says = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
-            yield Guilty("workflows", after["id"], says)
+            reason = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
+            yield Guilty("workflows", after["id"], reason)
         for row in transition.entries():
             old = row["fence_token"] is not None and row["fence_token"] < token
             if (
                 old
                 and row["workflow_id"] == after["id"]
-                and row["transaction"] in _GUARDED
+                and row["transaction"] in GUARDED
                 and row["event"] != "write_refused"
             ):
                 yield Guilty(
                     "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
                 )
-
-
-_GUARDED = {"checkpoint", "intent", "acknowledge", "complete", "wait", "renew", "release", "postpone", "fail"}
 
 
 def _changed(transition: Transition, before: Row, after: Row) -> bool:

@@ -1,11 +1,8 @@
-"""More rules of the checker: what rows of workflows and checkpoints keep, and the history tells as well.
-
-What lives here: rules as in `checker_rules`, for status, checkpoints, counts of attempts and crashes, and times.
-"""
+"""The checker's rules for what a workflow's row and its checkpoints keep, and the history records as well."""
 
 from __future__ import annotations
 
-from .history_rules import ENDS, PROGRESS, Rule, counted
+from .history_rules import ENDS, PROGRESS, Rule, miscounted
 
 _REQUEUED = "EXISTS (SELECT FROM history AS r WHERE r.workflow_id = {id} AND r.event = 'workflow_requeued')"
 
@@ -84,7 +81,7 @@ SELECT 'steps',
 FROM numbered
 WHERE position <> nth
 UNION ALL
-{counted("checkpoints", "count(*)", "steps")}""",
+{miscounted("checkpoints", "count(*)", "steps")}""",
     ),
     Rule(
         "each checkpoint was written once",

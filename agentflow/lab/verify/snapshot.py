@@ -1,7 +1,4 @@
-"""All that a laboratory's tables and history hold at one moment, read by one query.
-
-What lives here: `Rows` and `read_rows`. What does not: what must hold between two of them (`invariants`).
-"""
+"""All rows of a laboratory, its history included, as of one moment: read by one query."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ Row = Mapping[str, Any]
 
 _READ = Statement(
     "rows",
-    "All rows of a laboratory from one snapshot; JSON columns as their text, clocks as live, expired, due.",
+    "None: it only reads. All rows are from one snapshot; JSON columns are their text, clocks are live, expired, due.",
     """\
 SELECT (SELECT coalesce(json_agg(r ORDER BY r.id), '[]') FROM (
             SELECT id, name, input::text, status, state, result::text, error::text, lease_owner, fence_token,
@@ -72,18 +69,15 @@ class HasDatabase(Protocol):
 
 
 def rows_sql(schema: str) -> str:
-    """The text of the one query behind read_rows()."""
+    """Returns the text of the query behind read_rows()."""
     return _READ.render(schema)
 
 
 def rows_from(answer: Row) -> Rows:
-    """The record of what that query answered."""
+    """Returns the answer of that query as a record."""
     return Rows(**{table: tuple(rows) for table, rows in answer.items()})
 
 
 def read_rows(engine: HasDatabase) -> Rows:
-    """All rows of the engine's laboratory, from one snapshot. Raises DatabaseAway."""
-    database = engine.database
-    with database.alchemy.connect() as connection:
-        found = connection.exec_driver_sql(rows_sql(database.schema))
-        return rows_from(dict(found.mappings().one()))
+    """Reads all rows of the engine's laboratory from one snapshot. Raises DatabaseAway."""
+    return rows_from(engine.database.run(_READ)[0])

@@ -15,9 +15,9 @@ import pytest
 from agentflow import CrashInjected, Database, Engine, LostLease
 from agentflow.errors import AgentFlowError
 from agentflow.lab.broken import catalogue as broken
-from agentflow.lab.broken.catalogue import BROKEN, COUNTED, GUARDED, GUARDS, engine_class, make_engine, texts
+from agentflow.lab.broken.catalogue import BROKEN, GUARDS, engine_class, texts
 from agentflow.model import Boundary, Claim, Hook
-from agentflow.statements import TRANSACTIONS
+from agentflow.statements import ALL_STATEMENTS, COUNTED, GUARDED, TRANSACTIONS
 from tests.conftest import rows
 from tests.support.isolation import asked, race
 
@@ -99,15 +99,15 @@ def test_the_real_engine_beside_a_broken_one_keeps_its_texts(engine: Engine) -> 
 def test_a_statement_whose_words_were_changed_fails_loudly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = BROKEN[name].edits[0]
     reworded = TRANSACTIONS[edit.statement].text.replace(edit.old, edit.old.replace(" ", "  "))
-    monkeypatch.setitem(TRANSACTIONS, edit.statement, replace(TRANSACTIONS[edit.statement], text=reworded))
-    with pytest.raises(AgentFlowError, match=f"without {name}: statement '{edit.statement}' has .* 0 times"):
+    monkeypatch.setitem(ALL_STATEMENTS, edit.statement, replace(TRANSACTIONS[edit.statement], text=reworded))
+    with pytest.raises(AgentFlowError, match=f"without {name} .* statement '{edit.statement}' contains .* 0 times"):
         texts([name], "agentflow")
 
 
 def test_a_clause_that_stands_twice_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = TRANSACTIONS["renew"].text.replace(broken._TOKEN, broken._TOKEN * 2)
-    monkeypatch.setitem(TRANSACTIONS, "renew", replace(TRANSACTIONS["renew"], text=twice))
-    with pytest.raises(AgentFlowError, match="2 times, not 1"):
+    monkeypatch.setitem(ALL_STATEMENTS, "renew", replace(TRANSACTIONS["renew"], text=twice))
+    with pytest.raises(AgentFlowError, match="2 times instead of 1"):
         texts(["fence_token"], "agentflow")
 
 
@@ -124,7 +124,7 @@ def does_its_work(database: Database, without: Iterable[str]) -> None:
 
     A step that is marked before it is run shows as soon as anything is replayed, so nobody waits then.
     """
-    engine, resumed = make_engine(database, without), "checkpoint_after_step" not in without
+    engine, resumed = engine_class(without)(database), "checkpoint_after_step" not in without
     try:
         engine.create_workflow("I forgot my password", workflow_id="s")
         engine.create_workflow({"with_wait": resumed}, name="research_agent", workflow_id="r")
@@ -351,7 +351,7 @@ SHOWS: dict[str, Callable[[Engine], bool]] = {
 def test_a_broken_engine_shows_its_fault_and_the_real_one_does_not(engine: Engine, name: str) -> None:
     assert not SHOWS[name](engine)
     engine.reset_database()
-    other = make_engine(engine.database, [name])
+    other = engine_class([name])(engine.database)
     try:
         assert SHOWS[name](other)
     finally:
@@ -360,7 +360,7 @@ def test_a_broken_engine_shows_its_fault_and_the_real_one_does_not(engine: Engin
 
 def test_a_look_and_a_write_are_two_transactions_with_a_boundary_each(engine: Engine) -> None:
     told: list[str] = []
-    other = make_engine(engine.database, ["fence_read_first", "claim_reads_first", "wait_reads_first"])
+    other = engine_class(["fence_read_first", "claim_reads_first", "wait_reads_first"])(engine.database)
     hooked = other.with_hook(lambda boundary: told.append(f"{boundary.edge} {boundary.transaction}"))
     other.create_workflow("I forgot my password", workflow_id="w")
     claim = hooked.claim_workflow("A", 600)
@@ -371,6 +371,6 @@ def test_a_look_and_a_write_are_two_transactions_with_a_boundary_each(engine: En
 
 
 def test_a_broken_engine_shares_the_connections_of_its_database(engine: Engine) -> None:
-    other = make_engine(engine.database, ["fence_token"])
+    other = engine_class(["fence_token"])(engine.database)
     other.list_workflows()
     assert other.database._idle is engine.database._idle

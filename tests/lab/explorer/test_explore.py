@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -13,25 +17,27 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentflow import Database, Engine
 from agentflow.lab.broken.catalogue import engine_class
-from agentflow.lab.explorer.answers import Bench, told
+from agentflow.lab.explorer.answers import AnswerCache, comparable
 from agentflow.lab.explorer.explore import ExplorerError, explore
 from agentflow.lab.explorer.report import Exploration
-from agentflow.lab.explorer.search import DEAD, Rules, State
+from agentflow.lab.explorer.search import DEAD, ExplorerState, Rules
 from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import timeline
 from agentflow.lab.schedule.grammar import Move, Schedule, parse
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.invariants import Mover, Transition, broken
+from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
-from tests.conftest import rows
+from tests.conftest import drop, rows
+from tests.support.helpers import eventually
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
 LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
@@ -58,7 +64,7 @@ def test_with_all_guards_on_the_space_is_exhausted_and_every_invariant_holds(eve
     found = everything
     assert found.ok and found.exhausted and found.findings == () and found.verdict == "redundant"
     assert found.states > 5_000 and found.transitions > found.states and found.schedules > 1_000_000  # type: ignore[operator]
-    assert found.asked < found.transitions / 10
+    assert found.statements < found.transitions / 10
 
 
 @pytest.mark.long
@@ -67,7 +73,7 @@ def test_the_larger_bound_covers_a_hundred_million_schedules(lab: Engine) -> Non
     assert found.ok and found.schedules is not None and found.schedules > 100_000_000
 
 
-def enumerated(rules: Rules, state: State) -> int:
+def enumerated(rules: Rules, state: ExplorerState) -> int:
     """The schedules from a state on, one by one, without merging states and without counting over the graph."""
     following = [after for _, after, _ in rules.steps(state)]
     return sum(enumerated(rules, after) for after in following) if following else 1
@@ -93,7 +99,7 @@ def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: En
 def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
     found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), lost_replies=0)
     assert found.ok and found.graph
-    bench = found.graph.rules.world.bench
+    bench = found.graph.rules.world.cache
     assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
 
 
@@ -156,9 +162,9 @@ def test_no_schedule_of_seven_moves_doubles_an_effect_also_without_merging_state
     found = explore(lab, without=["idempotency_key"], moves=7)
     assert found.graph
 
-    def walk(state: State, left: int) -> Iterator[str]:
+    def walk(state: ExplorerState, left: int) -> Iterator[str]:
         for move, after, happened in found.graph.rules.steps(state) if left else ():  # type: ignore[union-attr]
-            yield from (one.name for one, _ in (happened.broken if happened else ()) if one.kind == "harm")
+            yield from (one.name for one, _ in (happened.violations if happened else ()) if one.kind == "harm")
             yield from walk(after, left - 1)
             assert isinstance(move, Move)
 
@@ -172,7 +178,7 @@ def seen(history: list[dict[str, Any]]) -> list[Any]:
     return [agreed(entry) for entry in canonical(history)]
 
 
-def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lanes: Kind = "thread") -> list[str]:
+def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lanes: LaneKind = "thread") -> list[str]:
     """The schedules whose history or outcome on lanes is another than the explorer says."""
     wrong = []
     with Stepper(lab, lanes=lanes) as stepper:
@@ -196,7 +202,7 @@ def test_a_sample_of_thirty_schedules_agrees_on_process_lanes(everything: Explor
 
 @pytest.mark.long
 @pytest.mark.parametrize("lanes", ["thread", "process"])
-def test_three_hundred_schedules_agree(everything: Exploration, lab: Engine, lanes: Kind) -> None:
+def test_three_hundred_schedules_agree(everything: Exploration, lab: Engine, lanes: LaneKind) -> None:
     assert disagreeing(everything, lab, everything.sample(300, seed=6), lanes) == []
 
 
@@ -236,7 +242,7 @@ def test_what_the_explorer_found_happens_on_lanes_too(lab: Engine, options: dict
         before, moved = read_rows(lab), stepper.move(last)[-1]
         at = moved.passed
         mover = Mover(at.worker, at.token, at.workflow, at.transaction, moved.ended) if at else Mover()
-        fell = [(one.name, str(guilty)) for one, guilty in broken(Transition(before, read_rows(lab), mover))]
+        fell = [(one.name, str(guilty)) for one, guilty in violations(Transition(before, read_rows(lab), mover))]
         assert (finding.invariant, finding.guilty) in fell
         assert seen(list(finding.history)) == seen(lab.history("request-1"))
 
@@ -258,12 +264,19 @@ def test_what_is_stuck_is_shown_by_the_moves_that_follow(lab: Engine) -> None:
 # -- what is remembered ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a platform without fork."""
+    monkeypatch.setattr("agentflow.lab.explorer.own_process.CAN_FORK", False)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_no_question_is_asked_twice_and_what_is_remembered_is_what_postgresql_says_again(lab: Engine) -> None:
     found = explore(lab, **SMALL)
     assert found.graph
-    old = found.graph.rules.world.bench
-    assert old.asked == len(old._memory)
-    bench = Bench(lab.database, old.keep_crashes)
+    old = found.graph.rules.world.cache
+    assert old.statements == len(old._memory)
+    bench = AnswerCache(lab.database, old.keep_crashes)
     try:
         pending = {
             place.pending.question: place.pending for place in found.graph.rules.world.player.places if place.pending
@@ -281,10 +294,12 @@ def test_no_question_is_asked_twice_and_what_is_remembered_is_what_postgresql_sa
 def test_measured_and_random_times_are_no_part_of_a_question() -> None:
     from datetime import timedelta
 
-    one = told({"p_detail": '{"replayed": 2, "replay_ms": 1.25}', "p_delay": timedelta(hours=25), "p_value": "1"})
-    other = told({"p_detail": '{"replayed": 2, "replay_ms": 9.5}', "p_delay": timedelta(hours=29), "p_value": "1"})
+    one = comparable({"p_detail": '{"replayed": 2, "replay_ms": 1.25}', "p_delay": timedelta(hours=25), "p_value": "1"})
+    other = comparable(
+        {"p_detail": '{"replayed": 2, "replay_ms": 9.5}', "p_delay": timedelta(hours=29), "p_value": "1"}
+    )
     assert one == other
-    assert one != told(
+    assert one != comparable(
         {"p_detail": '{"replayed": 3, "replay_ms": 1.25}', "p_delay": timedelta(hours=25), "p_value": "1"}
     )
 
@@ -338,6 +353,18 @@ class Swallows(Engine):
         while True:
             with suppress(BaseException):
                 threading.Event().wait(0.01)
+
+
+class Backtracks(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        re.match("(a+)+$", "a" * 60 + "b")  # C code that keeps Python's lock until the end of time
+
+
+class BacktracksLater(Engine):
+    def acknowledge_action(self, claim: Any, *args: Any, **more: Any) -> Any:
+        if claim.fence_token > 1:
+            re.match("(a+)+$", "a" * 60 + "b")
+        return super().acknowledge_action(claim, *args, **more)
 
 
 class CallsForEver(Engine):
@@ -434,9 +461,9 @@ def test_code_that_is_no_function_of_its_answers_is_named(lab: Engine) -> None:
 
 def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
-    for own in (Loops, Sleeps, Swallows):
+    for own in (Loops, Sleeps, Swallows, Backtracks):
         with pytest.raises(
-            ExplorerError, match=r"did not come to its next transaction within 0\.5 s; does a loop never end"
+            ExplorerError, match=r"no transaction was reached within 0\.5 s\. Is there an endless loop or a sleep"
         ):
             explore(own, **SMALL)
 
@@ -446,8 +473,8 @@ def test_code_that_never_ends_is_interrupted_in_another_thread_too(
 ) -> None:
     monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
     with ThreadPoolExecutor() as executor:
-        for own in (Loops, Swallows):
-            with pytest.raises(ExplorerError, match=r"did not come to its next transaction within 0\.5 s"):
+        for own in (Loops, Swallows, Backtracks):
+            with pytest.raises(ExplorerError, match=r"no transaction was reached within 0\.5 s"):
                 executor.submit(lambda own=own: explore(own, **SMALL)).result()
 
 
@@ -455,6 +482,101 @@ def test_code_that_never_ends_is_interrupted_in_another_thread_too(
 def test_code_that_asks_for_ever_is_named(lab: Engine, own: type[Engine]) -> None:
     with pytest.raises(ExplorerError, match="more than 200 statements in one run"):
         explore(own, **SMALL)
+
+
+def test_code_that_never_ends_is_named_with_its_schedule_and_worker(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
+    with pytest.raises(ExplorerError) as undisturbed:
+        explore(Backtracks, **SMALL)
+    assert str(undisturbed.value).startswith(
+        "An undisturbed run (schedule `A*`) goes wrong: A.1, before acknowledge resolve-account, went wrong: no transaction"
+    )
+    with pytest.raises(ExplorerError) as later:
+        explore(BacktracksLater, **SMALL)
+    assert re.match(
+        r"After the schedule `A.*`: [AB]\.\d, before tool resolve-account, went wrong: no tr", str(later.value)
+    )
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_without_fork_the_deadline_is_looked_at_between_transactions(lab: Engine) -> None:
+    assert explore(lab, **SMALL).ok
+    assert explore(lab, time_limit=0.0).stopped == "the time limit"
+
+
+def test_a_process_that_ends_unasked_is_named_with_its_place(lab: Engine) -> None:
+    class Leaves(Engine):
+        def complete_workflow(self, *_: Any, **__: Any) -> None:
+            os._exit(0)
+
+    with pytest.raises(
+        ExplorerError, match=r"before acknowledge resolve-account, went wrong: its process ended unexpe"
+    ):
+        explore(Leaves, **SMALL)
+
+
+def test_the_explorers_process_prints_nothing_and_leaves_nothing_behind(
+    lab: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Explored code may print, log and warn; no exit handler of the parent runs twice."""
+
+    class Chatters(Engine):
+        def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+            print("complete")
+            os.write(2, b"complete")
+            logging.getLogger("agentflow").error("complete")
+            super().complete_workflow(claim, result, **more)
+
+    atexit.register(os.write, 1, b"goodbye")
+    try:
+        assert explore(Chatters, **SMALL).ok
+    finally:
+        atexit.unregister(os.write)
+    assert capfd.readouterr() == ("", "")
+
+
+BACKGROUND = """
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a background process
+from agentflow import Database, Engine
+from agentflow.lab.explorer import explore as explorer
+
+class Sleeps(Engine):
+    def complete_workflow(self, claim, result, **more):
+        with open(sys.argv[3], "w") as file:
+            file.write(str(os.getpid()))
+        threading.Event().wait()
+
+for explorer.STUCK_SECONDS in (0.5, 600.0):
+    try:
+        explorer.explore(Sleeps(Database(sys.argv[1], "unused")), schema=sys.argv[2], time_limit=600.0)
+    except explorer.ExplorerError as error:
+        print(error, flush=True)
+"""
+
+
+def test_the_explorers_process_needs_no_sigint_and_ends_with_its_parent(url: str, tmp_path: Path) -> None:
+    name, file = f"t_{uuid.uuid4().hex[:12]}", tmp_path / "pid"
+    command = [sys.executable, "-c", BACKGROUND, url, name, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        assert "no transaction was reached within 0.5 s" in parent.stdout.readline()
+        first = int(file.read_text())
+        child = eventually(lambda: (text := file.read_text()) and int(text) != first and int(text), 60)
+        parent.kill()
+    eventually(lambda: not is_running(first) and not is_running(child))
+    drop(Database(url, name))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
@@ -471,9 +593,11 @@ def test_an_interruption_of_the_engine_s_own_is_named_and_ctrl_c_is_not_swallowe
             raise KeyboardInterrupt
 
     class PressesAndSwallows(Engine):
+        """Runs in the explorer's own process; the terminal interrupts that and its parent."""
+
         def checkpoint(self, claim: Any, *args: Any, **more: Any) -> Any:
             with suppress(BaseException):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getppid(), signal.SIGINT)
             return super().checkpoint(claim, *args, **more)
 
     with pytest.raises(ExplorerError, match="It raised KeyboardInterrupt: , at `raise KeyboardInterrupt`"):
@@ -483,6 +607,7 @@ def test_an_interruption_of_the_engine_s_own_is_named_and_ctrl_c_is_not_swallowe
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_an_engine_that_asks_from_a_thread_of_its_own_is_refused_in_one_sentence(
     lab: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,7 +682,12 @@ class Edits(Engine):
         super().__init__(database.with_texts({"complete": database.sql("complete") + " -- mine"}), **options)
 
 
-@pytest.mark.parametrize(("own", "name"), [(Inspects, "inspect"), (Edits, "complete")])
+class Doubles(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database.twin().check()
+
+
+@pytest.mark.parametrize(("own", "name"), [(Inspects, "inspect"), (Edits, "complete"), (Doubles, "check")])
 def test_an_engine_that_inspects_rows_or_changes_a_statement_is_refused(
     lab: Engine, own: type[Engine], name: str
 ) -> None:
@@ -574,7 +704,12 @@ class UsesSqlalchemy(Engine):
 
 class Connects(Engine):
     def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
-        self.database._connect()
+        self.database.session()
+
+
+class ReadsBySql(Engine):
+    def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
+        self.database.read_sql("SELECT count(*) FROM history")
 
 
 class Listens(Engine):
@@ -582,12 +717,12 @@ class Listens(Engine):
         self.world.database.listen()
 
 
-class Doubles(Engine):
+class DoublesToListen(Engine):
     def complete_workflow(self, claim: Any, result: Any, **more: Any) -> None:
-        self.database.twin().check()
+        self.database.twin().listen()
 
 
-@pytest.mark.parametrize("own", [UsesSqlalchemy, Connects, Listens, Doubles])
+@pytest.mark.parametrize("own", [UsesSqlalchemy, Connects, ReadsBySql, Listens, DoublesToListen])
 def test_an_engine_that_asks_on_a_connection_of_its_own_is_refused(lab: Engine, own: type[Engine]) -> None:
     with pytest.raises(ExplorerError, match="on a connection of its own, so the explorer cannot put the rows back"):
         explore(own, **SMALL)

@@ -6,35 +6,35 @@ import pytest
 
 from agentflow import Engine
 from agentflow.lab.broken.catalogue import BROKEN, GUARDS
-from agentflow.lab.explorer.verdicts import VERDICTS, Verdict, table
 from agentflow.lab.schedule.grammar import Schedule
 from tests.support.guards import PAGE, page
+from tests.support.verdicts import VERDICTS, Verdict, table
 
 
 def holds(verdict: Verdict, engine: Engine) -> None:
     found = verdict.explored(engine)
-    assert found.verdict == verdict.said, str(found)
-    if verdict.said == "redundant":
+    assert found.verdict == verdict.kind, str(found)
+    if verdict.kind == "redundant":
         assert found.ok and found.schedules
     else:
-        told = [one for one in found.findings if one.kind == verdict.said]
+        told = [one for one in found.findings if one.kind == verdict.kind]
         finding = next(one for one in told if one.invariant == verdict.invariant)
         assert finding is told[0] or verdict.options.get("stop_at") == "never"
         assert str(Schedule(moves=finding.schedule.moves)) == verdict.moves
 
 
-@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.said == "harm"], ids=str)
+@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.kind == "harm"], ids=str)
 def test_a_set_that_does_harm_is_caught_by_this_schedule(engine: Engine, verdict: Verdict) -> None:
     holds(verdict, engine)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.said != "harm"], ids=str)
+@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.kind != "harm"], ids=str)
 def test_a_set_without_harm_is_exhausted_within_its_bounds(engine: Engine, verdict: Verdict) -> None:
     holds(verdict, engine)
 
 
-@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.said != "harm" and not one.long][:3], ids=str)
+@pytest.mark.parametrize("verdict", [one for one in VERDICTS if one.kind != "harm" and not one.long][:3], ids=str)
 def test_the_real_engine_survives_under_these_assumptions(engine: Engine, verdict: Verdict) -> None:
     holds(verdict, engine)
 
@@ -46,7 +46,7 @@ def test_every_guard_and_every_broken_engine_stands_in_the_table() -> None:
 
 
 def test_at_least_seven_broken_engines_do_harm() -> None:
-    harmful = {verdict.without for verdict in VERDICTS if verdict.said == "harm" and len(verdict.without) == 1}
+    harmful = {verdict.without for verdict in VERDICTS if verdict.kind == "harm" and len(verdict.without) == 1}
     assert len(harmful) >= 7
 
 

@@ -11,9 +11,9 @@ import pytest
 from agentflow import Database, Engine, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.lab.broken.catalogue import engine_class
-from agentflow.lab.isolation import pair_matrix as pairs
+from agentflow.lab.isolation import pairs
 from agentflow.lab.isolation.pair_matrix import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair, PairMatrix, pair_matrix
-from agentflow.lab.isolation.sessions import Stage
+from agentflow.lab.isolation.sessions import TwoSessions
 from agentflow.lab.isolation.situations import SITUATIONS, calls
 from agentflow.statements import TRANSACTIONS
 from tests.support.helpers import eventually
@@ -67,7 +67,7 @@ def test_who_writes_a_locked_row_waits_and_who_reads_or_claims_passes(quick: Pai
             locked = False  # it found nothing
         else:
             locked = first not in LOCKS_NOTHING and second not in (*LOCKS_NOTHING, *pairs.PASSES)
-        assert pair.waited == (locked or first == second == "tool"), pair.says()
+        assert pair.waited == (locked or first == second == "tool"), pair.sentence()
 
 
 def test_nothing_is_left_on_the_server(own_database: Callable[..., Database]) -> None:
@@ -89,15 +89,15 @@ def test_an_unknown_situation_or_transaction_is_refused_with_the_names_that_ther
 def test_rows_put_back_are_the_situations_rows(schema: Callable[[], Database]) -> None:
     database = schema()
     migrate(database, laboratory=True)
-    stage = Stage(Engine, database)
+    stage = TwoSessions(Engine, database)
     try:
         for situation in SITUATIONS:
             several = calls(stage.set_up(situation))
             before = stage.in_turn().rows
             for call in several:
                 back = stage.way_back(before, stage.in_turn(call).rows)
-                stage.one.run(call)
-                stage.one.session.end("COMMIT")
+                stage.one.call(call)
+                stage.one.end("COMMIT")
                 if back:
                     stage.restore(back)
                 assert stage.in_turn().rows == before, f"{situation}: {call.label}"
@@ -158,7 +158,7 @@ def test_a_race_inside_a_statement_is_found(url: str, name: str, situation: str,
     assert (first, second) in {
         (p.first.transaction, p.second.transaction)
         for p in found
-        if p.waited and p.end == "COMMIT" and not p.told_the_same
+        if p.waited and p.end == "COMMIT" and not p.answers_agree
     }
     assert pair_matrix(Engine, Database(url), [situation], {first, second}).differences == []
 
@@ -199,5 +199,5 @@ def test_the_picture_says_every_cell_and_inverts_only_differences(url: str, quic
     assert 'class="af-differs" title="claim held, claim started: 2 pairs, waited, 0 known differences, 2 diff' in (
         broken._repr_html_()
     )
-    assert "A claim may never wait. The second was told Claim(worker_id='C', fence_token=1" in str(broken)
+    assert "A claim may never wait. The second got Claim(worker_id='C', fence_token=1" in str(broken)
     assert " id=" not in picture

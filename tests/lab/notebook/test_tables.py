@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from agentflow import Engine
+from agentflow.errors import QueryRefused
 from agentflow.lab.notebook.tables import query
 from tests.conftest import rows
 
@@ -15,7 +15,7 @@ from tests.conftest import rows
 )
 def test_a_learners_query_changes_nothing(engine: Engine, sql: str) -> None:
     engine.create_workflow("password", workflow_id="w")
-    with pytest.raises(DBAPIError):
+    with pytest.raises(QueryRefused):
         query(engine, sql.format(s=engine.database.schema))
     assert rows(engine, "SELECT id FROM {s}.workflows") == [{"id": "w"}]
     assert list(query(engine, "SELECT id FROM workflows WHERE id = :id", id="w")) == [{"id": "w"}]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from itertools import pairwise
 from pathlib import Path
@@ -18,13 +18,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.lab.history.faults import FAULTS
 from agentflow.lab.history.sentences import line, sentences, twin
 from agentflow.lab.history.story import Mark, Span, Story, folded
-from agentflow.lab.history.story_reader import story
+from agentflow.lab.history.story_reader import read_story
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
-from agentflow.lab.pictures.timeline_marks import FAULTS as FAULTS_ABOVE
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
@@ -32,24 +32,6 @@ from tests.support import histories
 from tests.support.histories import ACTION, ALL, Entries
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def entries(shared_database: Database) -> Iterator[Callable[[str], Entries]]:
-    """The entries of a history by its name, made once."""
-    made: dict[str, Entries] = {}
-    engine = Engine(shared_database)
-
-    def of(name: str) -> Entries:
-        if name not in made:
-            engine.reset_database()
-            made[name] = ALL[name](engine)
-        return made[name]
-
-    yield of
-    engine.reset_database()
-    engine.world.database.close()
-
 
 Of = Callable[[str], Entries]
 
@@ -74,7 +56,7 @@ def played(engine: Engine, line: str) -> Entries:
 
 
 def test_the_lease_of_a_killed_worker_lasts_until_it_expires_and_has_no_hollow_end(entries: Of) -> None:
-    told = story(entries("acknowledgment_gap"))
+    told = read_story(entries("acknowledgment_gap"))
     first, second = told.bands
     assert (first.who, first.token, first.how, first.hollow) == ("A", 1, "expired", None)
     assert (first.start, first.end) == (column(told, "claim"), column(told, "expire"))
@@ -83,7 +65,7 @@ def test_the_lease_of_a_killed_worker_lasts_until_it_expires_and_has_no_hollow_e
 
 
 def test_a_paused_worker_outlives_its_lease_until_it_stops_by_itself(entries: Of) -> None:
-    told = story(entries("stale_worker"))
+    told = read_story(entries("stale_worker"))
     assert told.bands[0].hollow == column(told, "stop")
     assert told.sleeps == (Span(column(told, "pause"), column(told, "resume"), True, "A"),)
     assert [(run.who, run.how, run.resumed) for run in told.runs] == [
@@ -93,13 +75,13 @@ def test_a_paused_worker_outlives_its_lease_until_it_stops_by_itself(entries: Of
 
 
 def test_a_worker_whose_lease_expires_while_it_runs_lives_without_authority_to_the_end(entries: Of) -> None:
-    told = story(entries("duplicate_effect"))
+    told = read_story(entries("duplicate_effect"))
     assert told.bands[0].hollow == told.now
     assert told.runs[0].how == "runs"
 
 
 def test_a_lease_that_was_let_go_has_no_expiry(entries: Of) -> None:
-    told = story(entries("failed_attempts"))
+    told = read_story(entries("failed_attempts"))
     assert {band.how for band in told.bands} == {"released"}
     assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4]
 
@@ -107,17 +89,17 @@ def test_a_lease_that_was_let_go_has_no_expiry(entries: Of) -> None:
 def test_a_lease_that_ended_unseen_ends_before_the_next_claim(engine: Engine) -> None:
     """Real leases end without an entry: the next claim shows it."""
     entries = [one for one in histories.acknowledgment_gap(engine) if one["event"] != "lease_expired_for_test"]
-    told = story(entries)
+    told = read_story(entries)
     assert (told.bands[0].how, told.bands[0].end) == ("expired", column(told, "claim", 1) - 0.5)
 
 
 def test_each_renewal_is_kept_on_its_lease(entries: Of) -> None:
-    told = story(entries("renewals"))
+    told = read_story(entries("renewals"))
     assert [len(band.renewals) for band in told.bands] == [5]
 
 
 def test_a_cancelled_workflow_takes_the_lease_from_a_worker_that_lives(entries: Of) -> None:
-    told = story(entries("cancelled"))
+    told = read_story(entries("cancelled"))
     assert (told.bands[0].how, told.bands[0].hollow) == ("released", column(told, "stop"))
     assert told.box is not None
     assert told.box.title == "cancelled"
@@ -128,7 +110,7 @@ def test_a_cancelled_workflow_takes_the_lease_from_a_worker_that_lives(entries: 
 
 
 def test_replays_follow_the_claim_and_are_numbered_under_it(entries: Of) -> None:
-    replays = marks(story(entries("acknowledgment_gap")), "replay")
+    replays = marks(read_story(entries("acknowledgment_gap")), "replay")
     assert [(mark.label, mark.who, mark.subject) for mark in replays] == [("9a", "B", "classify"), ("9b", "B", "plan")]
 
 
@@ -136,11 +118,11 @@ def test_only_what_was_really_replayed_is_shown(entries: Of) -> None:
     rows = [dict(entry) for entry in entries("acknowledgment_gap")]
     first = next(row for row in rows if (row["detail"] or {}).get("replayed"))
     first["detail"] = {**first["detail"], "replayed": 1}
-    assert [mark.subject for mark in marks(story(rows), "replay")] == ["classify"]
+    assert [mark.subject for mark in marks(read_story(rows), "replay")] == ["classify"]
 
 
 def test_a_worker_that_has_written_nothing_yet_replays_what_was_there(entries: Of) -> None:
-    assert [mark.subject for mark in marks(story(entries("gap_so_far")), "replay")] == ["classify", "plan"]
+    assert [mark.subject for mark in marks(read_story(entries("gap_so_far")), "replay")] == ["classify", "plan"]
 
 
 def test_a_worker_lost_directly_after_its_claim_has_replayed_nothing(engine: Engine) -> None:
@@ -148,7 +130,7 @@ def test_a_worker_lost_directly_after_its_claim_has_replayed_nothing(engine: Eng
     a.claim().step("classify").kill("before checkpoint plan")
     histories.expire(engine)
     b.claim().kill("after claim")
-    assert marks(story(engine.history(histories.W)), "replay") == []
+    assert marks(read_story(engine.history(histories.W)), "replay") == []
 
 
 def test_a_worker_that_fails_the_workflow_at_once_is_not_said_to_have_replayed_anything(engine: Engine) -> None:
@@ -157,7 +139,7 @@ def test_a_worker_that_fails_the_workflow_at_once_is_not_said_to_have_replayed_a
     histories.expire(engine)
     b.claim()
     engine.fail_workflow(b.claimed, {"type": "DeterminismError", "message": "no", "traceback": ""})
-    assert marks(story(engine.history(histories.W)), "replay") == []
+    assert marks(read_story(engine.history(histories.W)), "replay") == []
 
 
 def test_a_requeued_workflow_does_not_replay_the_failure_that_was_removed(engine: Engine) -> None:
@@ -168,38 +150,38 @@ def test_a_requeued_workflow_does_not_replay_the_failure_that_was_removed(engine
     engine.fail_workflow(a.claimed, error)
     engine.requeue_workflow(histories.W)
     a.claim().step("plan").complete()
-    assert [mark.subject for mark in marks(story(engine.history(histories.W)), "replay")] == ["classify"]
+    assert [mark.subject for mark in marks(read_story(engine.history(histories.W)), "replay")] == ["classify"]
 
 
 # -- the gap -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_gap_lasts_from_the_effect_to_the_acknowledgment_that_closes_it(entries: Of) -> None:
-    told = story(entries("acknowledgment_gap"))
+    told = read_story(entries("acknowledgment_gap"))
     assert told.gaps == (Span(column(told, "tool"), column(told, "acknowledge"), True, ACTION),)
     assert marks(told, "acknowledge")[0].closes
     assert marks(told, "kill")[0].in_gap
 
 
 def test_an_open_gap_lasts_until_now(entries: Of) -> None:
-    told = story(entries("gap_so_far"))
+    told = read_story(entries("gap_so_far"))
     assert told.gaps == (Span(column(told, "tool"), told.now, False, ACTION),)
 
 
 @pytest.mark.parametrize("name", ["happy_path", "stale_worker", "renewals", "tool_refuses", "effect_lost"])
 def test_an_ordinary_call_leaves_no_gap(entries: Of, name: str) -> None:
-    assert story(entries(name)).gaps == ()
+    assert read_story(entries(name)).gaps == ()
 
 
 def test_a_lost_reply_is_a_gap_although_its_worker_lives(entries: Of) -> None:
-    told = story(entries("lost_reply"))
+    told = read_story(entries("lost_reply"))
     assert told.gaps == (Span(column(told, "tool"), column(told, "acknowledge"), True, ACTION),)
     assert [mark.reply for mark in marks(told, "tool")] == ["lost", "received"]
-    assert marks(told, "tool")[0].reply_to == column(told, "reply_lost")
+    assert marks(told, "tool")[0].reply_to == column(told, "lose")
 
 
 def test_each_action_has_a_gap_of_its_own(entries: Of) -> None:
-    told = story(entries("two_actions"))
+    told = read_story(entries("two_actions"))
     assert [gap.what for gap in told.gaps] == ["mail-after"]
     assert [mark.effect for mark in marks(told, "tool")] == [1, 2, 2]
 
@@ -217,23 +199,23 @@ def test_each_action_has_a_gap_of_its_own(entries: Of) -> None:
     ],
 )
 def test_a_call_says_which_key_it_came_with(entries: Of, name: str, keys: list[str]) -> None:
-    assert [mark.key for mark in marks(story(entries(name)), "tool")] == keys
+    assert [mark.key for mark in marks(read_story(entries(name)), "tool")] == keys
 
 
 @pytest.mark.parametrize("name", ["duplicate_effect", "new_keys", "forgotten_key"])
 def test_two_effects_for_one_intent_are_a_duplicate_whatever_their_keys(entries: Of, name: str) -> None:
-    told = story(entries(name))
+    told = read_story(entries(name))
     assert told.doubled == (Span(column(told, "tool", 0), column(told, "tool", 1), True, ACTION),)
     assert [mark.doubled for mark in marks(told, "tool")] == [False, True]
 
 
 def test_two_actions_with_an_effect_each_are_no_duplicate(entries: Of) -> None:
-    assert story(entries("two_actions")).doubled == ()
+    assert read_story(entries("two_actions")).doubled == ()
 
 
 def test_effects_beyond_the_first_are_counted_for_each_action(entries: Of) -> None:
     rows = entries("two_actions_repeated")
-    told = story(rows)
+    told = read_story(rows)
     assert [mark.nth for mark in marks(told, "tool")] == [1, 2, 3, 1, 2]
     assert told.box
     assert told.box.text == "one action intent, 3 effects"
@@ -243,19 +225,19 @@ def test_effects_beyond_the_first_are_counted_for_each_action(entries: Of) -> No
 
 
 def test_an_acknowledged_action_without_an_effect_is_lost(entries: Of) -> None:
-    told = story(entries("effect_lost"))
+    told = read_story(entries("effect_lost"))
     assert told.lost == (Span(column(told, "acknowledge"), column(told, "complete"), True, ACTION),)
 
 
 def test_a_refusal_of_the_tool_is_no_effect_and_no_loss(entries: Of) -> None:
-    told = story(entries("tool_refuses"))
+    told = read_story(entries("tool_refuses"))
     assert [mark.answer for mark in marks(told, "tool")] == ["refused"]
     assert (told.effects, told.lost, told.box) == ((), (), None)
 
 
 def test_the_caller_of_the_tool_is_found_although_the_world_does_not_know_it(entries: Of) -> None:
-    assert [mark.who for mark in marks(story(entries("three_workers")), "tool")] == ["B", "C"]
-    assert [mark.who for mark in marks(story(entries("two_actions")), "tool")] == ["A", "A", "B"]
+    assert [mark.who for mark in marks(read_story(entries("three_workers")), "tool")] == ["B", "C"]
+    assert [mark.who for mark in marks(read_story(entries("two_actions")), "tool")] == ["A", "A", "B"]
 
 
 def test_a_stale_worker_that_calls_the_tool_is_told_from_the_one_that_holds_the_lease(engine: Engine) -> None:
@@ -266,7 +248,7 @@ def test_a_stale_worker_that_calls_the_tool_is_told_from_the_one_that_holds_the_
     a.resume(f"before tool {ACTION}").tool()
     b.acknowledge()
     a.refused(a.acknowledge)
-    assert [mark.who for mark in marks(story(engine.history(histories.W)), "tool")] == ["B", "A"]
+    assert [mark.who for mark in marks(read_story(engine.history(histories.W)), "tool")] == ["B", "A"]
 
 
 def test_a_worker_that_sleeps_before_its_call_is_not_taken_for_the_caller(engine: Engine) -> None:
@@ -275,20 +257,20 @@ def test_a_worker_that_sleeps_before_its_call_is_not_taken_for_the_caller(engine
     a.claim().intent().pause(f"before tool {ACTION}")
     histories.expire(engine)
     b.claim().acknowledge().tool()
-    assert [mark.who for mark in marks(story(engine.history(histories.W)), "tool")] == ["B"]
+    assert [mark.who for mark in marks(read_story(engine.history(histories.W)), "tool")] == ["B"]
 
 
 # -- waits, refusals, the one box ----------------------------------------------------------------------------------------
 
 
 def test_a_wait_is_ended_by_its_event(entries: Of) -> None:
-    told = story(entries("approval"))
+    told = read_story(entries("approval"))
     assert told.waits == (Span(column(told, "wait"), column(told, "deliver"), True, "editor.approved"),)
     assert [mark.event for mark in marks(told, "deliver")] == ["event_delivered", "event_repeated"]
 
 
 def test_the_line_of_a_worker_that_is_killed_while_its_workflow_waits_ends_in_a_cross(engine: Engine) -> None:
-    told = story(played(engine, "workflow=approval_agent A* A! event:approval B*"))
+    told = read_story(played(engine, "workflow=approval_agent A* A! event:approval B*"))
     (killed,) = [run for run in told.runs if run.who == "A"]
     assert (killed.how, killed.end) == ("killed", column(told, "kill"))
     assert "5. A is killed (SIGKILL) before claim; it held nothing" in twin(told)
@@ -299,12 +281,12 @@ def test_the_line_of_a_worker_that_is_killed_while_its_workflow_waits_ends_in_a_
 
 
 def test_a_kill_that_lost_nothing_is_not_what_leaves_the_outcome_unknown(engine: Engine) -> None:
-    said = twin(story(played(engine, "A*4 A/ A A! due B*")))
+    said = twin(read_story(played(engine, "A*4 A/ A A! due B*")))
     assert "9. A is killed (SIGKILL) before claim; it held nothing" in said
 
 
 def test_a_worker_that_is_paused_while_its_workflow_waits_sleeps_in_the_picture(engine: Engine) -> None:
-    told = story(played(engine, "workflow=approval_agent A* A|| event:approval B* A> A"))
+    told = read_story(played(engine, "workflow=approval_agent A* A|| event:approval B* A> A"))
     (sleep,) = told.sleeps
     assert (sleep.start, sleep.end, sleep.closed) == (column(told, "pause"), column(told, "resume"), True)
     assert "5. A is paused (SIGSTOP) before claim; it holds nothing" in twin(told)
@@ -326,24 +308,24 @@ def test_forgotten_keys_have_a_mark_a_name_on_the_clock_and_a_sentence(engine: E
 def test_an_open_wait_has_no_winner(engine: Engine) -> None:
     (a,) = histories.begin(engine, "A")
     a.claim().wait("approval")
-    told = story(engine.history(histories.W))
+    told = read_story(engine.history(histories.W))
     assert told.waits == (Span(column(told, "wait"), told.now, False, ""),)
 
 
 def test_a_wait_may_be_ended_by_a_cancellation(entries: Of) -> None:
-    told = story(entries("cancelled_while_waiting"))
+    told = read_story(entries("cancelled_while_waiting"))
     assert told.waits == (Span(column(told, "wait"), column(told, "cancel"), True, "cancelled"),)
 
 
 def test_a_spent_crash_budget_raises_the_token_and_gives_no_lease(entries: Of) -> None:
-    told = story(entries("crash_budget_spent"))
+    told = read_story(entries("crash_budget_spent"))
     assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4, 5, 6, 7]
     assert len(told.bands) == 6
     assert twin(told)[-1].endswith("the crash budget is spent: the workflow is failed, token 7")
 
 
 def test_processes_under_one_name_share_a_lane_and_differ_in_their_tokens(entries: Of) -> None:
-    told = story(entries("shared_name"))
+    told = read_story(entries("shared_name"))
     assert told.workers == ("W",)
     assert [(band.who, band.token) for band in told.bands] == [("W", 1), ("W", 2)]
     assert told.sleeps[0].end == column(told, "claim", 1)
@@ -356,7 +338,7 @@ def test_processes_under_one_name_share_a_lane_and_differ_in_their_tokens(entrie
     [("stale_worker", "1 ≠ 2"), ("three_workers", "2 ≠ 3"), ("cancelled", "cancelled")],
 )
 def test_a_refused_write_says_what_it_met(entries: Of, name: str, why: str) -> None:
-    assert [mark.why for mark in marks(story(entries(name)), "refused")] == [why]
+    assert [mark.why for mark in marks(read_story(entries(name)), "refused")] == [why]
 
 
 @pytest.mark.parametrize(
@@ -397,7 +379,7 @@ def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> Non
     a.claim()
     histories.expire(engine)
     a.refused(lambda: a.step("classify"))
-    told = story(engine.history(histories.W))
+    told = read_story(engine.history(histories.W))
     assert [mark.why for mark in marks(told, "refused")] == ["expired"]
     assert told.box is not None
     assert told.box.title == "lease expired"
@@ -413,7 +395,7 @@ def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> Non
 )  # fmt: skip
 def test_the_one_box_shows_the_worst_that_happened(entries: Of, name: str, kind: str | None) -> None:
     rows = entries(name)
-    box = story(rows).box
+    box = read_story(rows).box
     assert (box.kind if box else None) == kind
     for compact in (False, True):
         assert timeline(rows, compact=compact).svg.count(' rx="3" ') + timeline(rows, compact=compact).svg.count(
@@ -423,7 +405,7 @@ def test_the_one_box_shows_the_worst_that_happened(entries: Of, name: str, kind:
 
 def test_a_story_is_frozen(entries: Of) -> None:
     with pytest.raises(FrozenInstanceError):
-        story(entries("happy_path")).marks = ()  # type: ignore[misc]
+        read_story(entries("happy_path")).marks = ()  # type: ignore[misc]
 
 
 # -- words ---------------------------------------------------------------------------------------------------------------
@@ -500,12 +482,12 @@ def test_the_marks_are_named_in_causal_order_by_the_lines_of_the_twin(entries: O
     drawn = timeline(entries(name), live=True)
     root = parsed(drawn)
     named = [group for group in root.iter(SVG + "g") if group.get("class") == "ev"]
-    told = folded(story(entries(name)), frozenset({"replay"}))
-    expected = told.marks if len(story(entries(name)).marks) > 14 else story(entries(name)).marks
+    told = folded(read_story(entries(name)), frozenset({"replay"}))
+    expected = told.marks if len(read_story(entries(name)).marks) > 14 else read_story(entries(name)).marks
     assert [group.get("aria-label") for group in named] == [line(mark) for mark in expected]
     assert [group.findtext(SVG + "title") for group in named] == [group.get("aria-label") for group in named]
     desc = root.findtext(SVG + "desc") or ""
-    assert all(one in desc for one in twin(story(entries(name))))
+    assert all(one in desc for one in twin(read_story(entries(name))))
     assert root.get("aria-label") == drawn.sentence == root.findtext(SVG + "title")
 
 
@@ -518,7 +500,7 @@ def test_the_static_picture_is_one_image_and_the_live_one_a_group_with_one_tab_s
     assert [one.get("data-n") for one in stops] == ["4"]
     focusable = [one for one in live.iter() if "tabindex" in one.attrib]
     assert {one.get("data-lm-suppress-shortcuts") for one in focusable} == {"true"}
-    assert len(focusable) == len(story(rows).marks)
+    assert len(focusable) == len(read_story(rows).marks)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -645,11 +627,12 @@ def test_milliseconds_keep_the_name_of_every_entry_however_close_they_stand(
     groups = {
         one.get("data-n"): {text.text for text in one.iter(SVG + "text")} for one in parsed(drawn).iter(SVG + "g")
     }
-    for mark in story(rows).marks:
-        words = FAULTS_ABOVE.get(mark.kind, NAMES_BELOW.get(mark.kind, mark.subject or "LostLease"))
+    for mark in read_story(rows).marks:
+        below = NAMES_BELOW.get(mark.kind, mark.subject or "LostLease")
+        words = FAULTS[mark.kind].label if mark.kind in FAULTS else below
         named = words.format(who=mark.who) if mark.kind not in {"tool", "refused"} else ""
         assert {named} - {""} <= groups[mark.label], mark
-    assert {mark.label for mark in story(rows).marks} <= {text[6] for text in placed(drawn)}
+    assert {mark.label for mark in read_story(rows).marks} <= {text[6] for text in placed(drawn)}
 
 
 def test_sixty_entries_of_three_workers_stand_on_strips_of_at_most_fourteen_columns(entries: Of) -> None:
@@ -667,7 +650,7 @@ def test_sixty_entries_of_three_workers_stand_on_strips_of_at_most_fourteen_colu
 
 
 def test_a_fold_keeps_every_entry_that_is_not_a_renewal_checkpoint_or_replay(entries: Of) -> None:
-    told = story(entries("sixty_entries"))
+    told = read_story(entries("sixty_entries"))
     tight = folded(told)
     together = {one.label for mark in tight.marks for one in mark.folded}
     assert {mark.kind for mark in told.marks if mark.label in together} == {"renew", "checkpoint", "replay"}
@@ -677,7 +660,7 @@ def test_a_fold_keeps_every_entry_that_is_not_a_renewal_checkpoint_or_replay(ent
 
 
 def test_a_fold_moves_leases_and_gaps_with_their_columns(entries: Of) -> None:
-    told = story(entries("sixty_entries"))
+    told = read_story(entries("sixty_entries"))
     tight = folded(told)
     for before, after in zip(told.gaps, tight.gaps, strict=True):
         assert (
@@ -809,10 +792,10 @@ def test_an_entry_of_an_unknown_kind_is_drawn_and_told(entries: Of) -> None:
 
 
 def test_lanes_are_those_that_take_part_and_four_at_most(entries: Of) -> None:
-    assert lanes_of(story([])) == (["A", "B"], [])
-    assert lanes_of(story(entries("three_workers"))) == (["A", "B", "C"], [])
+    assert lanes_of(read_story([])) == (["A", "B"], [])
+    assert lanes_of(read_story(entries("three_workers"))) == (["A", "B", "C"], [])
     rows = [{**row, "worker": row["worker"] and f"worker-{n}"} for n, row in enumerate(entries("renewals"))]
-    lanes, left_out = lanes_of(story(rows))
+    lanes, left_out = lanes_of(read_story(rows))
     assert len(lanes) == 4
     assert timeline(rows).text.splitlines()[-len(left_out) :] == [f"Not drawn: worker {name}" for name in left_out]
 

@@ -298,13 +298,13 @@ def test_names_are_escaped_and_any_script_is_drawn_without_a_warning(caplog: pyt
     [
         (lambda: plots.recovery_latency(recovered().drop(columns="claim_ms")), "no column 'claim_ms'"),
         (lambda: plots.recovery_latency(recovered(replay_ms=[float("nan")] + [1.0] * 7)), "'replay_ms', row 0: nan is missing"),
-        (lambda: plots.recovery_latency(recovered(detect_ms=[-1.0] * 8)), "'detect_ms', row 0: -1.0 is not from 0"),
-        (lambda: plots.recovery_latency(recovered(detect_ms=[float("inf")] * 8)), "'detect_ms', row 0: inf is not from 0"),
-        (lambda: plots.recovery_latency(recovered(claim_ms=["soon"] * 8)), "'claim_ms', row 0: 'soon' is no number"),
+        (lambda: plots.recovery_latency(recovered(detect_ms=[-1.0] * 8)), "'detect_ms', row 0: -1.0 is not a finite number of 0"),
+        (lambda: plots.recovery_latency(recovered(detect_ms=[float("inf")] * 8)), "'detect_ms', row 0: inf is not a finite"),
+        (lambda: plots.recovery_latency(recovered(claim_ms=["soon"] * 8)), "'claim_ms', row 0: 'soon' is not a number"),
         (lambda: plots.recovery_latency(recovered(label=[None] * 8)), "'label', row 0"),
         (lambda: plots.attempts_against_effects(effected().drop(columns="effects")), "no column 'effects'"),
-        (lambda: plots.attempts_against_effects(effected().assign(attempts=1.5)), "'attempts', row 0: 1.5 is no whole number"),
-        (lambda: plots.work_per_worker(worked().assign(completed=-1)), "'completed', row 0: -1 is not from 0"),
+        (lambda: plots.attempts_against_effects(effected().assign(attempts=1.5)), "'attempts', row 0: 1.5 is not a whole number"),
+        (lambda: plots.work_per_worker(worked().assign(completed=-1)), "'completed', row 0: -1 is not a finite number of 0"),
         (lambda: plots.work_per_worker(pandas.DataFrame()), "no column 'worker'; its columns are: none"),
     ],
 )  # fmt: skip

@@ -16,10 +16,10 @@ from sqlalchemy import text
 from agentflow import Database, Engine, migrate
 from agentflow.errors import NotALaboratory, RaceError
 from agentflow.lab.notebook.tables import worker_name
-from agentflow.lab.race.order import Commit
 from agentflow.lab.race.picture import Race, draw_race
 from agentflow.lab.race.race import CLAIMS, compare_claims, contend, observed, race, read_race
 from agentflow.lab.race.result import Look
+from agentflow.lab.schedule.commit_order import Commit
 from agentflow.lab.schedule.grammar import MAX_REQUESTS, parse
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.model import Boundary, Claim

@@ -105,18 +105,18 @@ def test_a_line_is_printed_in_its_shortest_form(line: str, short: str) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "token", "why"),
     [
-        ("A X", 3, "X", "is no move"),
-        ("A  a", 4, "a", "is no move"),
-        ("E", 1, "E", "is no move"),
-        ("A a*5", 3, "a*5", "is no move; lanes are written in capitals"),
-        ("A*5;A!", 1, "A*5;A!", "is no move; moves are separated by spaces"),
-        ("A*5, A!", 1, "A*5,", "is no move; moves are separated by spaces"),
-        ("expire,B*", 1, "expire,B*", "is no move; moves are separated by spaces"),
-        ("requests=2 requests=3", 12, "requests=3", "says requests a second time"),
-        ("model=steady requests=2 model=steady A", 25, "model=steady", "says model a second time"),
-        ("B A?", 4, "?", "is no move"),
-        ("A**", 2, "**", "is no move"),
-        ("A*-1", 2, "*-1", "is no move"),
+        ("A X", 3, "X", "is not a move"),
+        ("A  a", 4, "a", "is not a move"),
+        ("E", 1, "E", "is not a move"),
+        ("A a*5", 3, "a*5", "is not a move; lanes are written in capitals"),
+        ("A*5;A!", 1, "A*5;A!", "is not a move; moves are separated by spaces"),
+        ("A*5, A!", 1, "A*5,", "is not a move; moves are separated by spaces"),
+        ("expire,B*", 1, "expire,B*", "is not a move; moves are separated by spaces"),
+        ("requests=2 requests=3", 12, "requests=3", "sets requests a second time"),
+        ("model=steady requests=2 model=steady A", 25, "model=steady", "sets model a second time"),
+        ("B A?", 4, "?", "is not a move"),
+        ("A**", 2, "**", "is not a move"),
+        ("A*-1", 2, "*-1", "is not a move"),
         ("A A*0", 3, "A*0", "is not from 1 to 1,000"),
         (f"A*{MAX_TIMES + 1}", 1, f"A*{MAX_TIMES + 1}", "is not from 1 to 1,000"),
         ("A*5 A! A", 8, "A", "is dead; A+ starts a new process"),
@@ -126,24 +126,24 @@ def test_a_line_is_printed_in_its_shortest_form(line: str, short: str) -> None:
         ("A|| A||", 5, "A||", "is paused"),
         ("A A>", 3, "A>", "is not paused"),
         ("A|| A! A>", 8, "A>", "is dead"),
-        ("A expire@2", 3, "expire@2", "means request-2, and requests=1"),
-        ("requests=2 due@3", 12, "due@3", "means request-3, and requests=2"),
-        ("expire@0", 1, "expire@0", "is no move"),
-        ("A event:", 3, "event:", "is no move"),
-        ("A event:x={", 3, "event:x={", "has a payload that is no JSON"),
-        ("A event:x=" + "[" * 50 + "]" * 49, 3, "event:x=" + "[" * 50 + "]" * 2, "has a payload that is no JSON"),
-        (r'A event:x="\ud800"', 3, r'event:x="\ud800"', "has a payload that is no JSON"),
-        ("A event:x=NaN", 3, "event:x=NaN", "has a payload that is no JSON"),
-        ("A requests=2", 3, "requests=2", "stands behind a move"),
-        ("requests=0 A", 1, "requests=0", "is no number from 1 to 9"),
-        ("requests=two A", 1, "requests=two", "is no number from 1 to 9"),
-        ("requests=2 modle=x A", 12, "modle=x", "is none of workflow, without, requests, model"),
+        ("A expire@2", 3, "expire@2", "is about request-2, but requests=1"),
+        ("requests=2 due@3", 12, "due@3", "is about request-3, but requests=2"),
+        ("expire@0", 1, "expire@0", "is not a move"),
+        ("A event:", 3, "event:", "is not a move"),
+        ("A event:x={", 3, "event:x={", "has a payload that is not JSON"),
+        ("A event:x=" + "[" * 50 + "]" * 49, 3, "event:x=" + "[" * 50 + "]" * 2, "has a payload that is not JSON"),
+        (r'A event:x="\ud800"', 3, r'event:x="\ud800"', "has a payload that is not JSON"),
+        ("A event:x=NaN", 3, "event:x=NaN", "has a payload that is not JSON"),
+        ("A requests=2", 3, "requests=2", "comes after a move"),
+        ("requests=0 A", 1, "requests=0", "is not a number from 1 to 9"),
+        ("requests=two A", 1, "requests=two", "is not a number from 1 to 9"),
+        ("requests=2 modle=x A", 12, "modle=x", "is not one of workflow, without, requests, model"),
         ("model=wild A", 1, "model=wild", "is not one of steady, varying"),
         ("names=none A", 1, "names=none", "is not one of unique, shared"),
         ("retry=never A", 1, "retry=never", "is not one of call_again, look_up"),
-        ("without= A", 1, "without=", "is no list of names"),
-        ("workflow=a,b A", 1, "workflow=a,b", "is no name"),
-        ("workflow=;x A", 1, "workflow=;x", "is no name"),
+        ("without= A", 1, "without=", "is not a list of names"),
+        ("workflow=a,b A", 1, "workflow=a,b", "is not a name"),
+        ("workflow=;x A", 1, "workflow=;x", "is not a name"),
     ],
 )
 def test_a_wrong_token_is_pointed_at(line: str, column: int, token: str, why: str) -> None:
@@ -158,7 +158,7 @@ def test_somebody_who_wrote_no_move_is_offered_each_kind_of_move() -> None:
     assert {"A", "A*5", "A*", "A.", "A!", "A+", "A||", "A>", "expire", "expire@2", "forget", "restart"} < set(EXAMPLES)
     assert [pattern for pattern in TOKENS if not any(re.fullmatch(pattern, example) for example in EXAMPLES)] == []
     assert [one for one in EXAMPLES if not any(re.fullmatch(pattern, one) for pattern in TOKENS)] == []
-    with pytest.raises(BadSchedule, match=re.escape(f"is no move; try {', '.join(EXAMPLES)}.")):
+    with pytest.raises(BadSchedule, match=re.escape(f"is not a move; try {', '.join(EXAMPLES)}.")):
         parse("X")
 
 
@@ -172,7 +172,7 @@ def test_a_line_without_end_is_refused_and_not_repeated() -> None:
 
 
 def test_a_payload_too_deep_for_json_is_refused() -> None:
-    with pytest.raises(BadSchedule, match="no JSON"):
+    with pytest.raises(BadSchedule, match="not JSON"):
         parse("event:x=" + "[" * 4_000 + "]" * 4_000)
 
 

@@ -20,7 +20,7 @@ from agentflow.errors import BadSchedule, DatabaseAway, LaneError
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.schedule.capsule import Capsule, capture, first_divergence
 from agentflow.lab.schedule.grammar import TOKENS, Move, Setting, parse
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.server import Server
@@ -29,7 +29,7 @@ from tests.support.helpers import eventually
 from tests.support.lane_workflows import Gate, gated, identity_of, pid_of, short
 from tests.support.signals import send
 
-KINDS: tuple[Kind, ...] = ("thread", "process")
+KINDS: tuple[LaneKind, ...] = ("thread", "process")
 
 LINES = [
     "A. A. A. A. A. A. A. A",
@@ -64,7 +64,7 @@ LINES = [
 RESTARTS = ["A*3 restart A*", "A*5 restart A! expire B*", "A|| restart A> A*", "A*4 A/ A due A restart A/"]
 
 
-def play(engine: Engine, kind: Kind, line: str, server: Server | None = None) -> Capsule:
+def play(engine: Engine, kind: LaneKind, line: str, server: Server | None = None) -> Capsule:
     with Stepper(engine, lanes=kind, server=server) as stepper:
         stepper.play(line)
         return capture(stepper)
@@ -92,7 +92,7 @@ def test_threads_and_processes_give_the_same_history(lab: Engine, line: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lane_runs_a_function_of_ones_own_under_a_name_of_the_playbook(lab: Engine, kind: Kind) -> None:
+def test_a_lane_runs_a_function_of_ones_own_under_a_name_of_the_playbook(lab: Engine, kind: LaneKind) -> None:
     own = lab.with_hook(None)
     own.workflows = {**lab.workflows, "support_agent": short}
     with Stepper(own, lanes=kind) as stepper:
@@ -204,7 +204,7 @@ def test_a_stopped_process_can_be_killed(lab: Engine) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("line", ["A*3 B C*", "requests=2 A*2 A|| B*5 B. C! C+"])
-def test_after_close_no_thread_process_or_connection_is_left(schema: Any, kind: Kind, line: str) -> None:
+def test_after_close_no_thread_process_or_connection_is_left(schema: Any, kind: LaneKind, line: str) -> None:
     database = schema(application_name="lane-test-" + os.urandom(4).hex())
     migrate(database, laboratory=True)
     engine = Engine(database, policy=PATIENT)
@@ -227,7 +227,7 @@ def test_after_close_no_thread_process_or_connection_is_left(schema: Any, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_standing_worker_holds_no_transaction(lab: Engine, kind: Kind) -> None:
+def test_a_standing_worker_holds_no_transaction(lab: Engine, kind: LaneKind) -> None:
     with Stepper(lab, lanes=kind) as stepper:
         stepper.play("A*5")
         identity = identity_of(stepper, "A")
@@ -278,7 +278,7 @@ def test_a_process_killed_from_outside_inside_a_step_ends_the_move_at_once(lab: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_that_does_not_return_is_told_of_and_waited_for_by_the_same_move(
-    lab: Engine, tmp_path: Path, kind: Kind
+    lab: Engine, tmp_path: Path, kind: LaneKind
 ) -> None:
     gate = Gate.new(tmp_path)
     with Stepper(gated(lab, gate), Setting("gated"), lanes=kind, patience=0.5) as stepper:
@@ -306,7 +306,7 @@ def test_a_thread_names_the_line_it_is_in(lab: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", ["A.", "A~"])
 def test_another_move_of_a_worker_that_is_still_running_is_refused(
-    lab: Engine, tmp_path: Path, kind: Kind, other: str
+    lab: Engine, tmp_path: Path, kind: LaneKind, other: str
 ) -> None:
     gate = Gate.new(tmp_path)
     with Stepper(gated(lab, gate), Setting("gated"), lanes=kind, patience=0.3) as stepper:
@@ -395,7 +395,7 @@ def test_every_kind_of_move_is_among_the_prepared() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_database_no_move_is_made_and_every_one_can_be_repeated(
-    own_engine: Engine, own_server: Server, kind: Kind
+    own_engine: Engine, own_server: Server, kind: LaneKind
 ) -> None:
     steppers: dict[str, Stepper] = {}
     for number, before in enumerate(PREPARED):
@@ -425,7 +425,7 @@ def test_without_a_database_no_move_is_made_and_every_one_can_be_repeated(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_database_that_goes_away_during_a_move_is_told_of_and_the_worker_goes_on_later(
-    own_engine: Engine, own_server: Server, tmp_path: Path, kind: Kind
+    own_engine: Engine, own_server: Server, tmp_path: Path, kind: LaneKind
 ) -> None:
     gate = Gate.new(tmp_path)
     with Stepper(gated(own_engine, gate), Setting("gated"), lanes=kind, patience=2) as stepper:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from agentflow import Database, Engine, migrate
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.schedule.grammar import LANES, Move, Roll, Schedule, Setting, deliver, parse
-from agentflow.lab.schedule.lane_set import Kind
+from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.moves import Moved
 from agentflow.lab.schedule.presets import PLAYABLE, PRESETS
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.invariants import Mover, Transition, broken
+from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import Rows, read_rows
 from agentflow.server import Server
 
@@ -50,7 +50,7 @@ class Watch:
         mover = Mover(passed.worker, passed.token, passed.workflow, passed.transaction, ended) if passed else Mover()
         guilty = [
             f"{invariant.name}: {row}"
-            for invariant, row in broken(Transition(before, self.rows, mover))
+            for invariant, row in violations(Transition(before, self.rows, mover))
             if not (invariant.name == "one effect per action" and self.has_forgotten)
         ]
         if moved.trouble:
@@ -218,7 +218,7 @@ def on_its_own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     server = Server(tmp_path_factory.mktemp("random") / "pg").start()
     engine = Engine(Database(server.url(), "random", patience=10), policy=PATIENT)
     migrate(engine.database, laboratory=True)
-    kind: Kind = request.param
+    kind: LaneKind = request.param
     with Stepper(engine, lanes=kind, server=server) as stepper:
         yield stepper
     engine.close()

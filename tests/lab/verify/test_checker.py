@@ -6,10 +6,11 @@ import ast
 import inspect
 import uuid
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from agentflow import Database, Engine, Policy
 from agentflow.errors import CrashInjected
@@ -19,7 +20,7 @@ from agentflow.lab.verify import action_rules as checker_actions
 from agentflow.lab.verify import checker
 from agentflow.lab.verify import history_rules as checker_rules
 from agentflow.lab.verify import row_rules as checker_rows
-from agentflow.lab.verify.checker import RULES, Fault, check
+from agentflow.lab.verify.checker import RULES, Mistake, find_mistakes
 from agentflow.tools import SimulatedTool
 from tests.conftest import drop
 from tests.support.planted import PLANTED, Planted, plant
@@ -58,13 +59,13 @@ def test_a_clean_laboratory_has_no_fault(finished: Engine) -> None:
     assert [finished.get_workflow(one)["status"] for one in ("recovered", "refused", "approved", "parked")] == [  # type: ignore[index]
         "completed", "failed", "completed", "waiting",
     ]  # fmt: skip
-    assert check(finished.database) == []
+    assert find_mistakes(finished.database) == []
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.name for planted in PLANTED])
 def test_the_checker_finds_each_planted_fault_and_names_its_row(finished: Engine, planted: Planted) -> None:
     plant(finished, planted.sql)
-    found = check(finished.database)
+    found = find_mistakes(finished.database)
     named = [one for one in found if (one.rule, one.table) == (planted.rule, planted.table) and planted.row in one.row]
     assert named, found
     assert named[0].stands != named[0].should
@@ -77,8 +78,8 @@ def test_every_rule_has_a_planted_fault() -> None:
 
 def test_a_fault_says_table_row_what_stands_there_and_what_should(finished: Engine) -> None:
     plant(finished, "UPDATE {s}.workflows SET fence_token = 9 WHERE id = 'approved'")
-    (fault,) = check(finished.database)
-    assert fault == Fault(
+    (fault,) = find_mistakes(finished.database)
+    assert fault == Mistake(
         "each claim raises the token by one", "workflows", "approved", "fence_token 9", "fence_token 2"
     )
     assert str(fault).startswith("workflows approved: fence_token 9; should be: fence_token 2")
@@ -86,24 +87,33 @@ def test_a_fault_says_table_row_what_stands_there_and_what_should(finished: Engi
 
 def test_every_rule_sees_the_same_moment(finished: Engine) -> None:
     """A row that goes wrong while the rules are asked is found by the next check, and by no rule of this one."""
-    asked: list[str] = []
+    asked: list[bytes] = []
 
-    @event.listens_for(finished.database.alchemy, "before_cursor_execute")
-    def meanwhile(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-        if sum(" AS fault " in one for one in asked) == 2 and "UPDATE" not in statement:
-            plant(finished, "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'")
+    def session() -> Any:
+        connection = finished.database.session()
+        execute = connection.execute
 
-    first = check(finished.database)
-    event.remove(finished.database.alchemy, "before_cursor_execute", meanwhile)
+        def meanwhile(statement: Any, *rest: Any) -> Any:
+            asked.append(bytes(statement) if isinstance(statement, bytes) else b"")
+            if sum(b" AS mistake " in one for one in asked) == 2:
+                wrong = "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'"
+                plant(finished, wrong)
+            return execute(statement, *rest)
+
+        connection.execute = meanwhile  # type: ignore[method-assign]
+        return connection
+
+    first = find_mistakes(SimpleNamespace(schema=finished.database.schema, session=session))
     assert first == []
-    assert [(fault.table, fault.row) for fault in check(finished.database)] == [("steps", "recovered resolve-account")]
+    assert [(fault.table, fault.row) for fault in find_mistakes(finished.database)] == [
+        ("steps", "recovered resolve-account")
+    ]
 
 
 def test_of_each_rule_at_most_so_many_faults_are_told(finished: Engine) -> None:
     plant(finished, "UPDATE {s}.history SET at = at + interval '1 day'")
-    many = Counter(fault.rule for fault in check(finished.database))
-    few = Counter(fault.rule for fault in check(finished.database, most=2))
+    many = Counter(fault.rule for fault in find_mistakes(finished.database))
+    few = Counter(fault.rule for fault in find_mistakes(finished.database, most=2))
     assert many["entries are numbered without a gap"] == 20
     assert few == {rule: min(number, 2) for rule, number in many.items()}
 
@@ -111,21 +121,23 @@ def test_of_each_rule_at_most_so_many_faults_are_told(finished: Engine) -> None:
 def test_a_workflow_that_was_requeued_can_end_again_and_then_has_ended(finished: Engine) -> None:
     finished.requeue_workflow("refused")
     finished.run_until_idle("S.1")
-    assert check(finished.database) == []
+    assert find_mistakes(finished.database) == []
     plant(
         finished,
         "UPDATE {s}.workflows SET entries = entries + 1 WHERE id = 'refused'; "
         "INSERT INTO {s}.history (workflow_id, n, event, transaction, worker, fence_token) "
         "SELECT 'refused', max(n) + 1, 'lease_renewed', 'renew', 'S.1', 2 FROM {s}.history WHERE workflow_id = 'refused'",
     )
-    assert [(fault.rule, fault.table) for fault in check(finished.database)] == [("an end is an end", "history")]
+    assert [(fault.rule, fault.table) for fault in find_mistakes(finished.database)] == [
+        ("an end is an end", "history")
+    ]
 
 
 def test_the_checker_knows_nothing_of_the_engine() -> None:
     for module in (checker, checker_actions, checker_rows, checker_rules):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.module in ("checker_actions", "checker_rows", "checker_rules")
+                assert node.module in ("action_rules", "row_rules", "history_rules")
 
 
 def test_a_soak_leaves_no_fault(url: str) -> None:
@@ -140,7 +152,7 @@ def test_a_soak_leaves_no_fault(url: str) -> None:
             keep=True,
             lease_seconds=0.5,
         )
-        assert check(database) == []
+        assert find_mistakes(database) == []
     finally:
         drop(database)
 
@@ -154,9 +166,9 @@ def test_a_million_entries_are_checked_and_the_one_fault_among_them_is_found(fin
         schema = finished.database.schema
         entries = connection.execute(text(f'SELECT count(*) FROM "{schema}".history')).scalar_one()
     assert entries > 1_000_000
-    assert check(finished.database) == []
+    assert find_mistakes(finished.database) == []
     plant(finished, "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered-31234' AND kind = 'side_effect'")
-    assert [(fault.table, fault.row) for fault in check(finished.database)] == [
+    assert [(fault.table, fault.row) for fault in find_mistakes(finished.database)] == [
         ("steps", "recovered-31234 resolve-account")
     ]
 

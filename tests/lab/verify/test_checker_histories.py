@@ -14,7 +14,7 @@ from agentflow.lab.notebook.tables import query
 from agentflow.lab.schedule.grammar import Setting, parse
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.checker import RULES, check
+from agentflow.lab.verify.checker import RULES, find_mistakes
 from agentflow.model import Claim
 from agentflow.tools import SimulatedTool
 from tests.course.test_teaching import SCHEDULES
@@ -61,7 +61,7 @@ def stepper(engine: Engine) -> Iterator[Stepper]:
 @pytest.mark.parametrize("line", REAL)
 def test_a_famous_line_has_no_fault(stepper: Stepper, line: str) -> None:
     stepper.play(line)
-    assert check(stepper.engine.database) == []
+    assert find_mistakes(stepper.engine.database) == []
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -71,7 +71,7 @@ def test_random_schedules_have_no_fault_but_a_second_effect_where_the_tool_forgo
     for choices in tries(5):
         watch = wander(stepper, setting, choices, "AB")
         expected = FORGOTTEN if watch.has_forgotten else set()
-        found = check(stepper.engine.database)
+        found = find_mistakes(stepper.engine.database)
         assert {fault.rule for fault in found} <= expected, [stepper.line, *map(str, found)]
 
 
@@ -79,7 +79,7 @@ def test_random_schedules_have_no_fault_but_a_second_effect_where_the_tool_forgo
 def test_the_checker_finds_what_a_broken_engine_does(stepper: Stepper, line: str, rules: set[str]) -> None:
     assert str(parse(line)) == line
     stepper.play(line)
-    assert rules <= {fault.rule for fault in check(stepper.engine.database)}
+    assert rules <= {fault.rule for fault in find_mistakes(stepper.engine.database)}
 
 
 # -- every kind of entry that the engine can write ---------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_a_laboratory_in_which_every_transaction_told_something_has_no_fault(eng
     for story in (refused_and_unknown, retried_and_failed, overworked, stopped_and_cancelled, answered_often):
         story(own)
     own.world.database.close()
-    assert check(own.database) == []
+    assert find_mistakes(own.database) == []
     told = query(own, "SELECT DISTINCT transaction, event FROM history WHERE event <> 'write_refused'")
     rule = next(rule for rule in RULES if rule.name == "each transaction tells its own entry")
     allowed = set(re.findall(r"\('(\w+)', '(\w+)', (?:true|false|NULL)\)", rule.sql))

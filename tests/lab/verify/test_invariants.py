@@ -17,7 +17,7 @@ from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.schedule.grammar import Move, Roll, Setting, deliver
 from agentflow.lab.schedule.moves import Moved
 from agentflow.lab.schedule.stepper import Stepper
-from agentflow.lab.verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Mover, Transition, broken
+from agentflow.lab.verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Mover, Transition, violations
 from agentflow.lab.verify.snapshot import Rows, read_rows
 from tests.conftest import rows
 
@@ -172,13 +172,13 @@ RIGHT = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_an_invariant_falls_and_names_the_guilty_row(case: Case) -> None:
-    fell = [(one.name, str(guilty)) for one, guilty in broken(case.transition)]
+    fell = [(one.name, str(guilty)) for one, guilty in violations(case.transition)]
     assert any(name == case.falls and case.says in guilty for name, guilty in fell), fell
 
 
 @pytest.mark.parametrize("transition", RIGHT)
 def test_what_is_done_right_breaks_no_invariant(transition: Transition) -> None:
-    assert [(one.name, str(guilty)) for one, guilty in broken(transition)] == []
+    assert [(one.name, str(guilty)) for one, guilty in violations(transition)] == []
 
 
 def test_every_invariant_has_a_kind_a_sentence_and_a_case_in_which_it_falls() -> None:
@@ -191,8 +191,8 @@ def test_a_requeue_takes_the_last_failure_away_and_breaks_nothing() -> None:
     failed = step("plan", None, error='{"type": "Boom", "message": ""}')
     before = replace(READY, steps=(failed,))
     requeued = replace(READY, steps=(), history=(entry("workflow_requeued", "requeue", None),))
-    assert broken(Transition(before, requeued)) == []
-    assert broken(Transition(replace(READY, steps=(step("plan"),)), requeued)) != []
+    assert violations(Transition(before, requeued)) == []
+    assert violations(Transition(replace(READY, steps=(step("plan"),)), requeued)) != []
 
 
 # -- the real engine ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_no_sequence_of_moves_on_the_real_engine_breaks_an_invariant(
             except (BadSchedule, LaneError):  # it cannot come now; nothing was moved
                 continue
             after = read_rows(lab)
-            fell = broken(Transition(before, after, mover_of(moved[-1]))) if before.workflows else []
+            fell = violations(Transition(before, after, mover_of(moved[-1]))) if before.workflows else []
             assert [(one.name, str(guilty)) for one, guilty in fell] == [], stepper.line
             before = after
 
@@ -271,6 +271,6 @@ def test_the_same_check_sees_an_engine_without_keys_double_an_effect(lab: Engine
         stepper.play("without=idempotency_key A*5 expire B")
         before = read_rows(lab)
         moved = stepper.move(Move("go", "B"))
-        assert [one.name for one, _ in broken(Transition(before, read_rows(lab), mover_of(moved[-1])))] == [
+        assert [one.name for one, _ in violations(Transition(before, read_rows(lab), mover_of(moved[-1])))] == [
             "one effect per action"
         ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from ....engine import Engine
@@ -16,40 +18,56 @@ from ..outline import Exercise, Option, Outline, Question
 
 def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
-    raised: list[Exception] = []
+    errors, report = Pipe(duplex=False)  # the explorer calls the function in a process of its own
 
-    def watched(self: Engine, *arguments: Any) -> Any:
+    def reporting(self: Engine, *arguments: Any) -> Any:
         try:
             return call_tool(self, *arguments)
         except AgentFlowError:  # a lease that was lost belongs to the engine
             raise
         except Exception as error:
-            raised.append(error)
+            _report(error, report)
             raise
 
-    mine = type("Mine", (Engine,), {"call_tool": watched})(engine.database)
+    mine = type("Mine", (Engine,), {"call_tool": reporting})(engine.database)
     try:
         found = explore(mine, crashes=1, expiries=1, lost_replies=0, time_limit=60, progress=False)
+        return _judged(found)
     except AgentFlowError as error:
-        _tell(raised)
+        _raise_first(errors)
         raise CheckFailed(str(error)) from None
+    except CheckFailed:
+        _raise_first(errors)
+        raise
     finally:
         mine.world.database.close()
-    try:
-        return _judged(found)
-    except CheckFailed:
-        _tell(raised)
-        raise
+        errors.close()
+        report.close()
 
 
-def _tell(raised: list[Exception]) -> None:
-    """Raises CheckFailed with the function's first own error, or the NotImplementedError of a stub; nothing if it raised none."""
+def _report(error: Exception, report: Connection) -> None:
+    """Sends the first error, as a sentence; empty for the NotImplementedError of a stub."""
 
     def again() -> None:
-        raise raised[0]
+        raise error
 
-    if raised:
+    if report.closed:
+        return
+    try:
         answer_of(again, "when the explorer called it")
+    except CheckFailed as failed:
+        report.send(str(failed))
+    except NotImplementedError:
+        report.send("")
+    report.close()
+
+
+def _raise_first(errors: Connection) -> None:
+    """Raises CheckFailed with the function's first error, or NotImplementedError; nothing if it raised none."""
+    if errors.poll():
+        if sentence := errors.recv():
+            raise CheckFailed(sentence)
+        raise NotImplementedError
 
 
 def _judged(found: Exploration) -> str:

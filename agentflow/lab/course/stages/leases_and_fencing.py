@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
+import psycopg
 
+from ....database import driver_sql
 from ....engine import Engine
 from ....statements import quoted
 from ...laboratory.scratch_schema import new_name, own_schema
@@ -19,6 +18,7 @@ from ..checks import CheckFailed
 from ..judging import a_kind, answer_of
 from ..outline import Exercise, Option, Outline, Question
 
+Session = psycopg.Connection[dict[str, Any]]
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
 MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
 
@@ -70,8 +70,8 @@ def guard(where: Callable[[], Any], engine: Engine) -> str:
         own = Engine(database)
         own.create_workflows(["mine", "another"], workflow_ids=["request-1", "request-2"])
         own.close()
-        with database.alchemy.execution_options(isolation_level="READ COMMITTED").connect() as connection:
-            _judge(connection, database.schema, condition)
+        with database.session() as session:
+            _judge(session, database.schema, condition)
     return "Solved: the holder may write, and nobody else: no namesake, no stranger, no worker whose lease has ended."
 
 
@@ -88,8 +88,8 @@ def _condition(found: Any) -> str:
     return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
 
 
-def _judge(connection: Connection, schema: str, condition: str) -> None:
-    written = _written(connection, schema, MINE, condition)
+def _judge(session: Session, schema: str, condition: str) -> None:
+    written = _written(session, schema, MINE, condition)
     if written == ["request-1", "request-2"]:
         raise CheckFailed(
             "A owns request-1 and request-2, and your guard lets one write for request-1 change both rows."
@@ -100,7 +100,7 @@ def _judge(connection: Connection, schema: str, condition: str) -> None:
             "write. Which of your conditions is not true for this row?"
         )
     for case in CASES:
-        if _written(connection, schema, case.sets, _late(condition) if case.slowly else condition):
+        if _written(session, schema, case.sets, _late(condition) if case.slowly else condition):
             raise CheckFailed(case.says)
 
 
@@ -110,25 +110,21 @@ def _late(condition: str) -> str:
     return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
 
 
-def _written(connection: Connection, schema: str, sets: str, condition: str) -> list[str]:
+def _written(session: Session, schema: str, sets: str, condition: str) -> list[str]:
     """Which rows a write with this guard reaches, when both rows are set like that; everything is rolled back."""
     try:
-        connection.execute(text(f"SET LOCAL search_path TO {quoted(schema)}"))
-        connection.execute(text(f"UPDATE workflows SET {sets}"))
-        rows = connection.execute(
-            text(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id"), BINDS
-        )
-        return sorted(row.id for row in rows)
-    except DBAPIError as error:
-        why = str(error.orig).splitlines()[0]
-        raise CheckFailed(f"PostgreSQL does not understand your condition: {why}. {_hint(why)}".strip()) from None
-    except (StatementError, ArgumentError) as error:
+        with session.transaction(force_rollback=True):
+            session.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
+            session.execute(f"UPDATE workflows SET {sets}".encode())
+            write = driver_sql(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id")
+            return sorted(row["id"] for row in session.execute(write, BINDS))
+    except psycopg.Error as error:
         why = str(error).splitlines()[0]
-        raise CheckFailed(
-            f"Your condition names a value that does not exist: {why}. Use :id, :worker, :token."
-        ) from None
-    finally:
-        connection.rollback()
+        if error.sqlstate is None and "parameter" in why:
+            raise CheckFailed(
+                f"Your condition names a value that does not exist: {why}. Use :id, :worker, :token."
+            ) from None
+        raise CheckFailed(f"PostgreSQL does not understand your condition: {why}. {_hint(why)}".strip()) from None
 
 
 def _hint(why: str) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NoReturn
 
+from ....agents import WORKFLOWS
 from ....engine import Engine
 from ....errors import AgentFlowError
 from ....model import ToolCall
-from ....workflows import WORKFLOWS
 from ...laboratory.laboratory import PATIENT
 from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....engine import Engine
 from ....errors import AgentFlowError
-from ...notebook.tables import counted
+from ...history.words import counted
 from ...schedule.grammar import Schedule, Setting
 from ..checks import CheckFailed
 from ..judging import schedule_of

@@ -8,8 +8,9 @@ from typing import Any
 
 from ....engine import Engine
 from ....model import ToolCall
-from ....schema import tool_attempts, tool_ledger
-from ...notebook.tables import counted, effects_of, shown
+from ....statements import Statement
+from ...history.words import counted
+from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of, is_number
 from ..outline import Exercise, Option, Outline, Question
@@ -83,11 +84,23 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     raise CheckFailed(f"Your function returns {a_kind(found)} for {who}, {shown(found)}. Return a whole number.")
 
 
+_FORGET_EFFECTS = Statement(
+    "forget_effects",
+    "None: the made-up workflow belongs to this check alone.",
+    """\
+WITH attempts AS (
+    DELETE FROM agentflow_world.tool_attempts
+    WHERE workflow_id = %(p_workflow)s
+)
+DELETE FROM agentflow_world.tool_ledger
+WHERE workflow_id = %(p_workflow)s
+RETURNING effect_id""",
+)
+
+
 def _take_back(engine: Engine, workflow_id: str) -> None:
     """Deletes the world's rows of this made-up workflow, so that the figures stay those of the lesson."""
-    with engine.database.alchemy.begin() as connection:
-        for table in (tool_attempts, tool_ledger):
-            connection.execute(table.delete().where(table.c.workflow_id == workflow_id))
+    engine.database.run(_FORGET_EFFECTS, {"p_workflow": workflow_id})
 
 
 OUTLINE = Outline(

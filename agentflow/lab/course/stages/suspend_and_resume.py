@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....engine import Engine
-from ...history.canonical import Entry
+from ...history.canonical import CanonicalEntry
 from ...schedule.grammar import Schedule, Setting
 from ...schedule.play import play
 from ..checks import CheckFailed
@@ -34,7 +34,7 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
     return "Solved: the broken engine waits for an answer that it has got. The real one, on the same line, completes."
 
 
-def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[Entry]]:
+def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[CanonicalEntry]]:
     """How the workflow ended in a schema of its own, and its history. Raises AgentFlowError."""
     where = engine.database.url.render_as_string(hide_password=False)
     capsule = play(where, schedule).capsule
@@ -42,7 +42,7 @@ def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[Entry]]:
     return row["status"], capsule.entries(row["id"])
 
 
-def _not_lost(status: str, entries: list[Entry]) -> str:
+def _not_lost(status: str, entries: list[CanonicalEntry]) -> str:
     """Why nothing was lost, by the entries at which the answer came, was found, or woke somebody."""
     came = _number(entries, "event_delivered")
     parked, found = _number(entries, "workflow_waiting"), _number(entries, "event_received")
@@ -58,7 +58,7 @@ def _not_lost(status: str, entries: list[Entry]) -> str:
     )
 
 
-def _number(entries: list[Entry], event: str) -> int:
+def _number(entries: list[CanonicalEntry], event: str) -> int:
     """The number of the first entry of this kind; 0 if there is none."""
     return next((entry["n"] for entry in entries if entry["event"] == event), 0)
 

@@ -1,9 +1,7 @@
-"""Which guard matters: what the explorer says of each set of guards left out, under which assumptions, within which bounds.
+"""Which guard matters: the verdict of the explorer on each set of guards left out, under which assumptions and bounds.
 
-What lives here: the table, one line for each exploration, and asking it again. A test explores every line and holds it
-true. What does not: exploring (`explore`), what each engine forgets (`broken`), and races inside one statement
-(`pairs`), which an explorer that moves by transactions cannot see: such an engine is `redundant` here, and the pair matrix
-finds it.
+A test explores every line again. An explorer that moves by transactions cannot see races inside one statement: such an engine
+is `redundant` here, and the pair matrix finds it.
 
 The lesson of the table. The token (with the owner) keeps stale workers from writing; the count of checkpoints keeps two
 lines of calls from mixing; each alone is enough against harm while the other stands, and so are names that are new for each
@@ -17,24 +15,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...engine import Engine
-from ..notebook.tables import Table
-from .explore import explore
-from .report import Exploration
+from agentflow import Engine
+from agentflow.lab.explorer.explore import explore
+from agentflow.lab.explorer.report import Exploration
+from agentflow.lab.notebook.tables import Table
 
-Said = Literal["harm", "authority", "redundant"]
+VerdictKind = Literal["harm", "authority", "redundant"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One exploration and what came of it: `said`, the invariant that fell and the moves of the shortest schedule.
+    """One exploration and what came of it: `kind`, the invariant that fell and the moves of the shortest schedule.
 
-    `without` are the guards (or the mistakes) of broken.BROKEN, `options` what explore() is told besides. `long` says that
+    `without` are the guards (or the mistakes) of broken.BROKEN, `options` the other options of explore(). `long` says that
     exhausting it takes more than a few seconds. `because` is the reason in a sentence.
     """
 
     without: tuple[str, ...]
-    said: Said
+    kind: VerdictKind
     because: str
     invariant: str = ""
     moves: str = ""
@@ -43,11 +41,11 @@ class Verdict:
 
     @property
     def assumption(self) -> str:
-        """What explore() is told besides, as `name=value`."""
+        """The other options of explore(), as `name=value`."""
         return " ".join(f"{name}={value}" for name, value in self.options.items())
 
     def __str__(self) -> str:
-        return f"{' '.join([','.join(self.without) or 'all guards', self.assumption]).strip()}: {self.said}"
+        return f"{' '.join([','.join(self.without) or 'all guards', self.assumption]).strip()}: {self.kind}"
 
     def explored(self, engine: Engine | None = None, **options: Any) -> Exploration:
         """The exploration of this line, made now; options as for explore()."""
@@ -193,15 +191,15 @@ VERDICTS: tuple[Verdict, ...] = (
 lost reply."""
 
 
-def table(said: Said | None = None) -> Table:
+def table(kind: VerdictKind | None = None) -> Table:
     """The verdicts (all, or those of one kind) as a table: guards left out, assumption, what came of it, and why."""
     rows = [
         {
             "without": ", ".join(one.without) or "nothing", "assumption": one.assumption,
-            "verdict": f"{one.said}: {one.invariant}" if one.invariant else one.said, "shortest schedule": one.moves,
+            "verdict": f"{one.kind}: {one.invariant}" if one.invariant else one.kind, "shortest schedule": one.moves,
             "because": one.because,
         }
         for one in VERDICTS
-        if said in (None, one.said)
+        if kind in (None, one.kind)
     ]  # fmt: skip
     return Table(rows, "which guard matters")

@@ -1,16 +1,19 @@
-"""The workflows: plain functions of a run and its input. Everything durable about them is in the run's three methods.
+"""The example workflows: three agents, each a plain function of a run and its input, and what is particular to them.
 
-`states` names the state that people see after a step; without it the state is the step's id in capitals.
+Everything durable about them is in the run's three methods. `states` names the state that people see after a step; without
+it the state is the step's id in capitals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from .run import Workflow
 from .tools import StandInModel
 
-Workflow = Callable[[Any, Any], Any]
+DEFAULT_WORKFLOW = "support_agent"
+DEFAULT_ACTION = "resolve-account"
 
 
 def states(**names: str) -> Callable[[Workflow], Workflow]:
@@ -93,3 +96,16 @@ WORKFLOWS: dict[str, Workflow] = {
     "research_agent": research_agent,
     "approval_agent": approval_agent,
 }
+
+
+def answers_of(steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the support agent recorded: its classification and its plan, each None until then."""
+    values = {step["step_id"]: step["value"] for step in steps}
+    return {"classification": values.get("classify"), "plan": values.get("plan")}
+
+
+def why_unusable(name: str, request: Any) -> str | None:
+    """Why the workflow of this name cannot take this request, or None if it can."""
+    if name == "support_agent" and not isinstance(request, str):
+        return "support_agent takes a text as its request."
+    return None

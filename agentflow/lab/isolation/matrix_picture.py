@@ -1,22 +1,21 @@
 """What a pair matrix looks like: a table with a cell for each two transactions, and the same in plain text.
 
-It takes a finished matrix and queries nothing. Seconds are left out: they differ from run to run.
+Seconds are left out, since they differ from run to run.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from ...statements import TRANSACTIONS
-from ..notebook.tables import STYLE, counted
-
-if TYPE_CHECKING:
-    from .pair_matrix import Pair, PairMatrix
+from ..history.words import counted
+from ..notebook.tables import STYLE
+from .pairs import KNOWN, Pair
 
 SHOWN = 12
-"""How many differences are told one by one."""
+"""How many differences are shown one by one."""
 
 _LETTERS = {"waited": "w", "passed": ".", "some waited": "b"}
 _MARKS = {"waited": "●", "passed": "○", "some waited": "◐"}
@@ -31,16 +30,16 @@ _GRID = """<style>
 _LEGEND = "● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference, and how many"
 
 
-def _cells(matrix: PairMatrix) -> dict[tuple[str, str], list[Pair]]:
+def _cells(all_pairs: Sequence[Pair]) -> dict[tuple[str, str], list[Pair]]:
     """The pairs of each two transactions, over all situations and workers."""
     cells: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for pair in matrix.pairs:
+    for pair in all_pairs:
         cells[pair.first.transaction, pair.second.transaction].append(pair)
     return cells
 
 
-def _names(matrix: PairMatrix) -> list[str]:
-    met = {pair.first.transaction for pair in matrix.pairs}
+def _names(all_pairs: Sequence[Pair]) -> list[str]:
+    met = {pair.first.transaction for pair in all_pairs}
     return [name for name in TRANSACTIONS if name in met]
 
 
@@ -49,42 +48,45 @@ def _how(pairs: list[Pair]) -> str:
     return "some waited" if len(waits) == 2 else "waited" if waits == {True} else "passed"
 
 
-def _differing(pairs: list[Pair]) -> int:
+def _differing(pairs: Sequence[Pair]) -> int:
     return sum(pair.like is None for pair in pairs)
 
 
-def verdict(matrix: PairMatrix) -> str:
+def _verdict(all_pairs: Sequence[Pair]) -> str:
     """One sentence: how many pairs, and whether two transactions at once do what one after the other does."""
-    situations = counted(len({pair.situation for pair in matrix.pairs}), "situation")
-    played = f"{counted(len(matrix.pairs), 'pair')} from {situations}: "
-    if matrix.differences:
-        return played + f"{len(matrix.differences)} came out like neither order, or waited where nobody may."
+    situations = counted(len({pair.situation for pair in all_pairs}), "situation")
+    played = f"{counted(len(all_pairs), 'pair')} from {situations}: "
+    if differing := _differing(all_pairs):
+        return played + f"{differing} came out like neither order, or waited where nobody may."
     return played + "two transactions at once do what one after the other does."
 
 
-def _known(matrix: PairMatrix) -> list[str]:
-    return [f"Known, {counted(times, 'pair')}: {name}. {matrix.reason(name)}" for name, times in matrix.known.items()]
+def _known(all_pairs: Sequence[Pair]) -> list[str]:
+    met = Counter(pair.like for pair in all_pairs if pair.like and pair.is_known)
+    return [f"Known, {counted(times, 'pair')}: {name}. {KNOWN[name].reason}" for name, times in met.items()]
 
 
-def _differences(matrix: PairMatrix) -> list[str]:
-    """The first of each kind of difference, first those that were told something else; how many more there are."""
+def _differences(all_pairs: Sequence[Pair]) -> list[str]:
+    """The first of each kind of difference, those with another answer first, and how many kinds are left out."""
     kinds: dict[tuple[str, str, bool], list[Pair]] = defaultdict(list)
-    for pair in sorted(matrix.differences, key=lambda pair: pair.told_the_same):
+    for pair in sorted((one for one in all_pairs if one.like is None), key=lambda one: one.answers_agree):
         kinds[pair.first.transaction, pair.second.transaction, pair.waited].append(pair)
-    told = [f"Difference, {counted(len(pairs), 'pair')} of this kind; {pairs[0].says()}" for pairs in kinds.values()]
-    return told[:SHOWN] + ([f"... and {counted(len(told) - SHOWN, 'more kind')}."] if len(told) > SHOWN else [])
+    shown = [
+        f"Difference, {counted(len(pairs), 'pair')} of this kind; {pairs[0].sentence()}" for pairs in kinds.values()
+    ]
+    return shown[:SHOWN] + ([f"... and {counted(len(shown) - SHOWN, 'more kind')}."] if len(shown) > SHOWN else [])
 
 
-def text(matrix: PairMatrix) -> str:
+def text(engine: str, all_pairs: Sequence[Pair]) -> str:
     """The matrix in plain text: a line for each first transaction, a column for each second."""
-    names, cells = _names(matrix), _cells(matrix)
-    lines = [f"{matrix.engine}, {verdict(matrix)}", "rows are held uncommitted, columns are started meanwhile;"]
+    names, cells = _names(all_pairs), _cells(all_pairs)
+    lines = [f"{engine}, {_verdict(all_pairs)}", "rows are held uncommitted, columns are started meanwhile;"]
     lines += ["w waited, . passed, b some waited, + a known difference, ! a difference"]
     lines += [" " * 12 + " ".join(f"{name[:4]:4}" for name in names).rstrip()]
     for first in names:
         row = [_letter(cells[first, second]) for second in names]
         lines.append(f"{first:12}" + " ".join(f"{cell:4}" for cell in row).rstrip())
-    return "\n".join(lines + _known(matrix) + _differences(matrix))
+    return "\n".join(lines + _known(all_pairs) + _differences(all_pairs))
 
 
 def _letter(pairs: list[Pair]) -> str:
@@ -92,25 +94,25 @@ def _letter(pairs: list[Pair]) -> str:
     return _LETTERS[_how(pairs)] + "+" * known + "!" * bool(_differing(pairs))
 
 
-def html(matrix: PairMatrix) -> str:
+def html(engine: str, all_pairs: Sequence[Pair]) -> str:
     """The matrix as a table; a cell's tooltip says how many pairs it stands for."""
-    names, cells = _names(matrix), _cells(matrix)
+    names, cells = _names(all_pairs), _cells(all_pairs)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(_cell(cells[first, second]) for second in names)}</tr>'
         for first in names
     )
-    caption = f"<caption>{escape(matrix.engine)}: {escape(verdict(matrix))}</caption>"
-    told = "".join(f"<p>{escape(line)}</p>" for line in [_LEGEND, *_known(matrix), *_differences(matrix)])
+    caption = f"<caption>{escape(engine)}: {escape(_verdict(all_pairs))}</caption>"
+    lines = "".join(f"<p>{escape(line)}</p>" for line in [_LEGEND, *_known(all_pairs), *_differences(all_pairs)])
     corner = "<td>held \\ started</td>"
     table = f'<table class="af-pairs">{caption}<thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'{STYLE}{_GRID}<div class="af-look">{table}{told}</div>'
+    return f'{STYLE}{_GRID}<div class="af-look">{table}{lines}</div>'
 
 
 def _cell(pairs: list[Pair]) -> str:
     differing, known = _differing(pairs), sum(pair.is_known for pair in pairs)
-    says = f"{pairs[0].first.transaction} held, {pairs[0].second.transaction} started: {counted(len(pairs), 'pair')}, "
-    says += f"{_how(pairs)}, {counted(known, 'known difference')}, {counted(differing, 'difference')}"
+    label = f"{pairs[0].first.transaction} held, {pairs[0].second.transaction} started: {counted(len(pairs), 'pair')}, "
+    label += f"{_how(pairs)}, {counted(known, 'known difference')}, {counted(differing, 'difference')}"
     mark = str(differing) if differing else _MARKS[_how(pairs)] + "+" * bool(known)
     differs = ' class="af-differs"' if differing else ""
-    return f'<td{differs} title="{escape(says)}" aria-label="{escape(says)}">{mark}</td>'
+    return f'<td{differs} title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'

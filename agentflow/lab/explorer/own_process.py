@@ -1,0 +1,232 @@
+"""Runs an exploration in a forked process, so that code which never comes back can be stopped, even inside a C function.
+
+A fork has the learner's classes and closures without importing them. The parent looks at a clock in shared memory and kills
+the process; nothing rests on signals that code could swallow. Where there is no fork, the exploration runs in the calling
+thread, and its deadline is checked between transactions only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import mmap
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn, TypeVar
+
+from ...errors import AgentFlowError
+
+T = TypeVar("T")
+CAN_FORK = hasattr(os, "fork")
+LOOK_EVERY = 0.1  # seconds between two looks at the clock and the number of states
+GRACE = 1.0  # seconds after the deadline within which the exploration may end by itself
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
+
+
+class OutOfTime(AgentFlowError):
+    """The time for the whole exploration is over; raised between two transactions."""
+
+
+class DidNotReturn(AgentFlowError):
+    """The explored code was killed: it ran too long, it was running when the time was over, or its process ended."""
+
+    def __init__(self, message: str, out_of_time: bool = False) -> None:
+        super().__init__(message)
+        self.out_of_time = out_of_time
+
+
+class Progress(ctypes.Structure):
+    """How far an exploration is, in memory that the exploring process and its parent share.
+
+    `code_since` is when the explored code began to run (0: it does not run now), `deadline` when the exploration must end;
+    both as time.monotonic(), which is the same clock in both processes.
+    """
+
+    _fields_ = [
+        ("deadline", ctypes.c_double), ("code_since", ctypes.c_double), ("searching", ctypes.c_bool),
+        ("states", ctypes.c_longlong), ("transitions", ctypes.c_longlong), ("depth", ctypes.c_longlong),
+        ("statements", ctypes.c_longlong), ("rows", ctypes.c_longlong), ("_where", ctypes.c_char * 4000),
+    ]  # fmt: skip
+
+    @classmethod
+    def shared(cls, deadline: float) -> Progress:
+        """In memory that a forked child shares."""
+        made = cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
+        made.deadline = deadline
+        return made
+
+    @property
+    def where(self) -> str:
+        """The schedule and the worker whose code ran last, as the beginning of a sentence."""
+        return bytes(self._where).decode(errors="ignore")
+
+    @contextmanager
+    def in_code(self, where: str) -> Iterator[None]:
+        """Meanwhile explored code runs, which may not come back."""
+        self._where = where.encode()[:4000]
+        self.code_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.code_since = 0.0
+
+    def check_deadline(self) -> None:
+        """Raises OutOfTime after the deadline."""
+        if time.monotonic() > self.deadline:
+            raise OutOfTime("the time limit")
+
+    def refuse_to_wait(self, seconds: float) -> None:
+        """Raises DidNotReturn if the code has run for longer than `seconds`, or past the deadline."""
+        since, now = self.code_since, time.monotonic()
+        if since and now - since > seconds:
+            raise DidNotReturn(f"no transaction was reached within {seconds:g} s. Is there an endless loop or a sleep?")
+        if 0 < since <= self.deadline < now - GRACE:
+            raise DidNotReturn("it did not end in time. Is there an endless loop?", out_of_time=True)
+
+
+def run_apart(work: Callable[[], T], progress: Progress, show: Callable[[int], None], seconds: float) -> T:
+    """Returns what `work` returns, or raises what it raises; `show` gets the number of states from time to time.
+
+    `seconds` is how long the explored code may run up to its next transaction. Raises DidNotReturn. The process is gone
+    afterwards, also after Ctrl-C.
+    """
+    if not CAN_FORK:
+        return work()
+    here, there = Pipe(duplex=False)
+    parent, child = os.getpid(), _fork()
+    if not child:
+        _be_the_child(work, parent, here, there)
+    there.close()
+    try:
+        while not here.poll(LOOK_EVERY):
+            show(progress.states)
+            progress.refuse_to_wait(seconds)
+            if _has_ended(child) and not here.poll():
+                raise EOFError
+        succeeded, result = pickle.loads(here.recv_bytes())
+    except EOFError:
+        raise DidNotReturn("its process ended unexpectedly (killed from outside, or out of memory?).") from None
+    finally:
+        here.close()
+        _end(child)
+    show(progress.states)
+    if not succeeded:
+        raise result
+    return result  # type: ignore[no-any-return]
+
+
+def _fork() -> int:
+    """Forks. What is buffered is written first, since both processes have it afterwards."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the child unblocks them when it ignores them
+    child = 0
+    try:
+        with warnings.catch_warnings():  # a threaded process is forked: the child uses no lock and no thread of it
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+            return child
+    finally:
+        if child:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _has_ended(child: int) -> bool:
+    """Whether the process has ended; it is not reaped, so its number stays its own."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody else has reaped it
+        return True
+
+
+def _end(child: int) -> None:
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
+def _be_the_child(work: Callable[[], Any], parent: int, here: Connection, there: Connection) -> NoReturn:
+    """Runs `work`, sends what came of it, and exits without any of the parent's exit handlers."""
+    code = 1
+    try:
+        gc.freeze()  # the parent's objects are not finalized here, too
+        here.close()
+        _die_with(parent)
+        _be_silent()
+        try:
+            message = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            message = pickle.dumps((False, _Carried(error)))
+        there.send_bytes(message)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _be_silent() -> None:
+    """Nothing reaches the parent's terminal or notebook, and Ctrl-C and termination are the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    logging.disable()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    _kept.extend([sys.stdin, sys.stdout, sys.stderr])
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+
+
+_kept: list[Any] = []  # a stream that is dropped would be flushed
+
+
+def _die_with(parent: int) -> None:
+    """However the parent ends, this process does not outlive it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY)
+    os._exit(1)
+
+
+class _Carried:
+    """An error on its way to the parent: of the same class, with the same text, made without calling its constructor."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self.error
+        kept = (type(error), error.args, vars(error))
+        with suppress(Exception):
+            if str(_rebuilt(*pickle.loads(pickle.dumps(kept)))) == str(error):
+                return _rebuilt, kept
+        return AgentFlowError, (f"{type(error).__name__}: {error}",)  # a class that only the child can name
+
+
+def _rebuilt(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    made = kind.__new__(kind, *args)
+    made.args = args
+    vars(made).update(attributes)
+    return made

@@ -1,0 +1,54 @@
+"""Every SQL statement of the engine, in full, with a name and a sentence about the race that it settles.
+
+A guarded write is one UPDATE of the workflow's row, and every later part selects FROM its RETURNING. If the guard matched
+nothing, a second UPDATE numbers the refusal and returns the row as it is now; the last SELECT says what happened. Texts
+are written for the default schema and rendered for others. No bind is named like a column (prefix `p_`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from .laboratory import FAULT, PURPOSE, RESET
+from .people import CANCEL, CREATE, DELIVER, REQUEUE
+from .progress import ACKNOWLEDGE, CHECKPOINT, COMPLETE, FAIL, INTENT, WAIT
+from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
+from .reads import FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
+from .statement import COUNT, DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, channel, quoted
+from .world import FORGET, LOOK_UP, REFUSE, TOOL
+
+__all__ = [
+    "ALL_STATEMENTS", "BY_PERSON", "COUNT", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES",
+    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "channel", "quoted", "show_sql",
+]  # fmt: skip
+
+
+def _by_name(*several: Statement) -> dict[str, Statement]:
+    return {one.name: one for one in several}
+
+
+TRANSACTIONS: dict[str, Statement] = _by_name(
+    CREATE, CLAIM, LOAD, CHECKPOINT, INTENT, TOOL, ACKNOWLEDGE, COMPLETE, WAIT, DELIVER, RENEW, RELEASE, POSTPONE, FAIL,
+    CANCEL, REQUEUE, EXPIRE,
+)  # fmt: skip
+"""The engine's transactions by name, in the order of a workflow's life."""
+
+BY_PERSON = tuple(name for name, one in TRANSACTIONS.items() if one.by_person)
+GUARDED = tuple(name for name, one in TRANSACTIONS.items() if one.guarded)
+COUNTED = tuple(name for name, one in TRANSACTIONS.items() if one.counted)
+
+SIDE_WRITES = _by_name(FAULT, REFUSE, FORGET, RESET)
+"""What the laboratory and the simulated world write beside the engine's transactions, by name."""
+
+READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METRICS, RECOVERIES)
+"""What people and programs read, by name."""
+
+ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES
+
+
+def show_sql(name: str, schema: str | None = None) -> str:
+    """The text of a statement, as PostgreSQL gets it; without a schema, the table names stand alone."""
+    statement = ALL_STATEMENTS[name]
+    if schema is not None:
+        return statement.render(schema)
+    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", statement.text)

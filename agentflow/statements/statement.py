@@ -1,0 +1,63 @@
+"""One named SQL statement: its text, the race that it settles, and what kind of transaction it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_SCHEMA = "agentflow"
+WORLD_SUFFIX = "_world"
+UNFINISHED = ("ready", "waiting")
+
+GUARD = """\
+    WHERE id = %(p_workflow)s
+      AND lease_owner = %(p_worker)s
+      AND fence_token = %(p_token)s
+      AND lease_expires_at > clock_timestamp()
+"""
+COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`race` is one sentence: what the statement settles, and how.
+
+    `entries` are what it may write to the history when it is committed, `refusals` when its guard matches nothing.
+    `by_person`: a person or a program does it to a workflow, with no claim. `guarded`: the text asks for a claim as GUARD
+    does; `counted`: it also compares the number of checkpoints. `progress`: it moves the workflow on, and not only its
+    lease. `advances`: it may record a checkpoint. `releases`: the entries after which the worker holds no lease.
+
+    A statement may wait, to record its refusal, for the very change that makes it possible. `now_possible` looks at the
+    row that such a refusal shows, and says whether to ask again.
+    """
+
+    name: str
+    race: str
+    text: str
+    entries: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    by_person: bool = False
+    guarded: bool = False
+    counted: bool = False
+    progress: bool = False
+    advances: bool = False
+    releases: tuple[str, ...] = ()
+    now_possible: Callable[[Mapping[str, Any]], bool] | None = None
+
+    def render(self, schema: str) -> str:
+        """The text for another pair of schemas."""
+        text = self.text.replace(f"{DEFAULT_SCHEMA}{WORLD_SUFFIX}.", f"{quoted(schema + WORLD_SUFFIX)}.")
+        return text.replace(f"{DEFAULT_SCHEMA}.", f"{quoted(schema)}.").replace(
+            f"'{DEFAULT_SCHEMA}'", f"'{channel(schema)}'"
+        )
+
+
+def quoted(identifier: str) -> str:
+    """The identifier in double quotes."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def channel(schema: str) -> str:
+    """The notification channel of a schema: its own name, without quotes that would end the literal."""
+    return schema.replace("'", "''")
