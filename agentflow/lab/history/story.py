@@ -76,7 +76,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProcessRun:
     """A process runs; `how` is runs, killed, paused or stopped."""
 
     who: str
@@ -113,7 +113,7 @@ class Story:
     marks: tuple[Mark, ...] = ()
     workers: tuple[str, ...] = ()
     bands: tuple[Band, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ProcessRun, ...] = ()
     sleeps: tuple[Span, ...] = ()
     waits: tuple[Span, ...] = ()
     gaps: tuple[Span, ...] = ()

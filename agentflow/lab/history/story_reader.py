@@ -14,7 +14,7 @@ from ...statements import TRANSACTIONS
 from .belief import Judged
 from .entries import ENTRY_KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
 from .faults import FAULTS, fault_of
-from .story import A_DAY, Band, Mark, Position, Run, Span, Story, box_of
+from .story import A_DAY, Band, Mark, Position, ProcessRun, Span, Story, box_of
 
 Found = dict[str, Any]
 _RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
@@ -49,7 +49,7 @@ class _Reader:
         self.entries, self.callers = entries, callers(entries)
         self.marks: list[Mark] = []
         self.bands: list[Band] = []
-        self.runs: list[Run] = []
+        self.runs: list[ProcessRun] = []
         self.sleeps: list[Span] = []
         self.waits: list[Span] = []
         self.gaps: list[Span] = []
@@ -142,7 +142,7 @@ class _Reader:
     def _runs(self, who: str, resumed: bool = False) -> None:
         if who not in self.running:
             self.running[who] = len(self.runs)
-            self.runs.append(Run(who, self.here, resumed=resumed))
+            self.runs.append(ProcessRun(who, self.here, resumed=resumed))
 
     def _ends(self, who: str, how: str) -> None:
         run = self.running.pop(who, None)

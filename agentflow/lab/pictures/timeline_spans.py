@@ -7,7 +7,7 @@ an end of it is on this strip and gets its mark.
 from __future__ import annotations
 
 from ..history.sentences import lease_of
-from ..history.story import Band, Box, Mark, Position, Run, Span
+from ..history.story import Band, Box, Mark, Position, ProcessRun, Span
 from .svg import DASHED, HUES, INK, PAPER, RULE, num
 from .timeline_layout import COMPACT, FULL, GUTTER, Sheet, shortened, width
 from .timeline_tool_calls import QUIET
@@ -133,7 +133,7 @@ def band(s: Sheet, lease: Band) -> None:
         s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1.5, ' stroke-dasharray="5 4"')
 
 
-def bar(s: Sheet, run: Run) -> None:
+def bar(s: Sheet, run: ProcessRun) -> None:
     """A process, from a little before its first entry to its end."""
     y, end = s.bar(run.who), s.told.now if run.end is None else run.end
     if y is None or not s.crosses(run.start, end + 0.01):
