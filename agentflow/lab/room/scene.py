@@ -149,37 +149,29 @@ class Scene:
     def buttons(self) -> Mapping[str, Button]:
         """Every button by its name: `Step A`, `Crash A`, `Reset`, ..."""
         looking = self.entry is not None
-        still = looking or self.away
-        tool = [lane.name for lane in self.lanes if lane.before_tool]
+        live = not looking and not self.away
+        tool = next((lane.name for lane in self.lanes if lane.before_tool), "")
         racers = [lane for lane in self.lanes if lane.alive and not lane.paused and not lane.nothing_to_claim]
-        found = {key: button for lane in self.lanes for key, button in self._of_lane(lane, still).items()}
-        return found | {
-            "Reset": _button("Reset"),
-            "Expire lease": _button("Expire lease", enabled=not still and self.leased),
-            "End back-off": _button("End back-off", enabled=not still, shown=self.postponed),
-            "Deliver event": _button(
-                "Deliver event", f"Deliver {self.awaited or 'event'}", not still, bool(self.awaited)
-            ),
-            "Lose reply": _button("Lose reply", f"Lose reply of {tool[0]}" if tool else "", not still, bool(tool)),
-            "Race": _button("Race", enabled=not still and len(racers) > 1),
-            "Back": _button("Back", enabled=self.at > 1),
-            "Forward": _button("Forward", enabled=looking),
-            "Fork here": _button("Fork here", enabled=looking),
-            "Copy": _button("Copy"),
-            "Run": _button("Run"),
+        enabled = {
+            "Reset": True, "Copy": True, "Run": True, "Back": self.at > 1, "Forward": looking, "Fork here": looking,
+            "Expire lease": live and self.leased, "End back-off": live, "Deliver event": live, "Lose reply": live,
+            "Race": live and len(racers) > 1,
+        }  # fmt: skip
+        shown = {"End back-off": self.postponed, "Deliver event": bool(self.awaited), "Lose reply": bool(tool)}
+        labels = {"Deliver event": f"Deliver {self.awaited or 'event'}", "Lose reply": f"Lose reply of {tool or 'A'}"}
+        free = {
+            name: Button(labels.get(name, name), TOOLTIPS[name], can, shown.get(name, True))
+            for name, can in enabled.items()
         }
+        return free | {name: button for lane in self.lanes for name, button in self._of_lane(lane, live).items()}
 
-    def _of_lane(self, lane: LaneView, still: bool) -> Mapping[str, Button]:
-        rests = still or self.busy == lane.name
+    def _of_lane(self, lane: LaneView, live: bool) -> Mapping[str, Button]:
+        can = live and self.busy != lane.name
         label = f"Step: {'nothing to claim' if lane.nothing_to_claim else lane.next}" if lane.alive else "New process"
         tooltip = f"Commit {lane.next}" if lane.alive else "Start a new process in this lane"
         return {
-            f"Step {lane.name}": Button(label, tooltip, not (rests or lane.paused or lane.nothing_to_claim)),
-            f"Crash {lane.name}": _button("Crash", enabled=not rests and lane.alive),
-            f"Pause {lane.name}": _button("Pause", "Resume" if lane.paused else "", not rests and lane.alive),
-            f"Recover {lane.name}": _button("Recover", enabled=not rests and lane.left_something),
+            f"Step {lane.name}": Button(label, tooltip, can and not lane.paused and not lane.nothing_to_claim),
+            f"Crash {lane.name}": Button("Crash", TOOLTIPS["Crash"], can and lane.alive),
+            f"Pause {lane.name}": Button("Resume" if lane.paused else "Pause", TOOLTIPS["Pause"], can and lane.alive),
+            f"Recover {lane.name}": Button("Recover", TOOLTIPS["Recover"], can and lane.left_something),
         }
-
-
-def _button(verb: str, label: str = "", enabled: bool = True, shown: bool = True) -> Button:
-    return Button(label or verb, TOOLTIPS[verb], enabled, shown)

@@ -30,8 +30,8 @@ from .scene import AXES, TOOLTIPS, Scene
 
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
-CHOOSE = "choose one ..."
-BUTTONS: Mapping[str, tuple[str, int]] = {
+NO_PRESET = "choose one ..."
+ROOM_BUTTONS: Mapping[str, tuple[str, int]] = {
     "Step": ("_go", 190), "Crash": ("crash", 64), "Pause": ("_sleep", 70), "Recover": ("recover", 80),
     "Reset": ("reset", 72), "Expire lease": ("expire", 100), "End back-off": ("due", 100),
     "Deliver event": ("deliver", 150), "Lose reply": ("_lose", 124), "Race": ("race", 60), "Back": ("back", 58),
@@ -216,7 +216,9 @@ class ControlRoom:
         line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
         line.add_class("af-schedule")
         self.panel["schedule"] = line
-        preset = self._dropdown("preset", (CHOOSE, *PRESETS), lambda name: name in PRESETS and self.preset(name), 230)
+        preset = self._dropdown(
+            "preset", (NO_PRESET, *PRESETS), lambda name: name in PRESETS and self.preset(name), 230
+        )
         kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
         which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
         # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
@@ -230,7 +232,7 @@ class ControlRoom:
         return self.panel[name]
 
     def _button(self, verb: str, lane: str = "") -> widgets.Button:
-        name, (method, width) = f"{verb} {lane}".strip(), BUTTONS[verb]
+        name, (method, width) = f"{verb} {lane}".strip(), ROOM_BUTTONS[verb]
         layout = widgets.Layout(width=f"{width}px")
         button = widgets.Button(description=verb, tooltip=TOOLTIPS[verb], layout=layout)
         button.add_class(f"af-{verb.lower().replace(' ', '-')}")
@@ -328,7 +330,7 @@ class ControlRoom:
         if scene.trouble is None or scene.trouble.kind != "BadSchedule":  # a bad line stays, to be mended
             self.panel["schedule"].value = scene.line
         played = (name for name, one in PRESETS.items() if one.line == scene.line)
-        self.panel["preset"].value = next(played, CHOOSE)
+        self.panel["preset"].value = next(played, NO_PRESET)
         self.panel["lanes"].value, self.panel["x axis"].value = scene.kind, scene.axis
         options = (FOLLOW, *scene.workflows)
         if which.options != options:
