@@ -152,7 +152,7 @@ def _explain_errors(app: FastAPI) -> None:
     def unusable(_: Request, error: RequestValidationError) -> JSONResponse:
         said = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg'][:300]}" for e in error.errors()[:5]]
         return problem(
-            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is asked."
+            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is expected."
         )
 
     @app.exception_handler(AnyHTTPException)
@@ -169,7 +169,8 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def unexpected(_: Request, error: Exception) -> JSONResponse:
         return problem(
-            500, f"AgentFlow failed ({type(error).__name__}); its log has the rest. Look before you try again."
+            500,
+            f"AgentFlow failed ({type(error).__name__}); its log has the details. Check what happened before you try again.",
         )
 
 

@@ -62,10 +62,11 @@ class Database:
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(
-                f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another."
+                f"Schema name {schema!r:.80} is not allowed. Use 1-50 characters from a-z, 0-9 and _, and do not start with a "
+                "digit."
             )
         if schema == "information_schema" or schema.startswith("pg_"):
-            raise BadName(f"schema {schema!r} belongs to PostgreSQL itself; choose another.")
+            raise BadName(f"Schema name {schema!r} is reserved for PostgreSQL itself. Choose another.")
         self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up = threading.Event()
@@ -239,9 +240,11 @@ def _address(url: str) -> URL:
     try:
         address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
     except (ArgumentError, ValueError):
-        raise BadName("DATABASE_URL is no URL; it looks like postgresql://user:password@host:5432/database.") from None
+        raise BadName(
+            "DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database."
+        ) from None
     if address.drivername != "postgresql+psycopg":
-        raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
+        raise BadName(f"DATABASE_URL starts with {address.drivername}://, but AgentFlow needs postgresql://.")
     return address
 
 

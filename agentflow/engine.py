@@ -181,7 +181,7 @@ class Engine(Transactions):
         """The laboratory has no workflow and its world no effect. Raises NotALaboratory for any other database."""
         if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
             raise NotALaboratory(
-                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory's. Nothing was "
+                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
         self.database.transact("reset", {}, Boundary("reset", "before"))

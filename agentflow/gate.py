@@ -63,7 +63,7 @@ class Gate:
             raise Refused(403, f"This API answers to {names}, not to {host!r:.100}. Nothing was changed.")
         origin = headers.get("origin")
         if method not in _READING and origin is not None and origin.partition("://")[2] != host:
-            raise Refused(403, f"A page from {origin!r:.100} may change nothing here. Nothing was changed.")
+            raise Refused(403, f"A page from {origin!r:.100} may not change anything here. Nothing was changed.")
 
 
 async def _whole_body(receive: Receive) -> bytes | None:

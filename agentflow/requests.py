@@ -50,7 +50,7 @@ class _Lines:
             except UnicodeDecodeError as error:
                 raise self.bad(f"is not UTF-8 (byte {error.start + 1} of the line)", self.number) from error
             if "\0" in text:
-                raise self.bad("holds a NUL character, which PostgreSQL cannot store", self.number)
+                raise self.bad("contains a NUL character, which PostgreSQL cannot store", self.number)
             yield text
 
     def bad(self, why: str, line: int | None = None) -> BadRequestFile:
@@ -112,7 +112,7 @@ def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
                 raise lines.bad(f"has no member {column!r} (--column names another)")
             value = value[column]
         if not isinstance(value, str):
-            raise lines.bad(f"gives {type(value).__name__} for a request, not text")
+            raise lines.bad(f"has {type(value).__name__} as the request, not text")
         yield _request(lines, value)
 
 
@@ -124,11 +124,11 @@ def _lines(lines: _Lines, _column: str) -> Iterator[str]:
 
 def _request(lines: _Lines, text: str) -> str:
     if not text.strip():
-        raise lines.bad("holds an empty request")
+        raise lines.bad("contains an empty request")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise lines.bad("holds a lone surrogate, which is not text") from error
+        raise lines.bad("contains a lone surrogate, which is not text") from error
     if "\0" in text:
-        raise lines.bad("holds a NUL character, which PostgreSQL cannot store")
+        raise lines.bad("contains a NUL character, which PostgreSQL cannot store")
     return text

@@ -206,7 +206,7 @@ class DurableRunner:
         if self._effects[key][:2] != (name, told):
             raise ActionMismatch(
                 f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
-                "changed; give each planned action a key of its own."
+                "changed; give each planned action its own key."
             )
         return copy.deepcopy(self._result(self._effects[key][2]))
 
@@ -220,13 +220,13 @@ class DurableRunner:
         try:
             if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
                 raise StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; give a plain function."
+                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
                 )
             value = fn()
             if inspect.iscoroutine(value):
                 value.close()
                 raise StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function."
+                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
                 )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
         except CrashInjected:
@@ -245,15 +245,18 @@ class DurableRunner:
             raise self.ended_by
         if threading.get_ident() != self._thread:
             raise StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it in the function's own."
+                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it from the "
+                "thread that runs the function."
             )
         if self._inside:
             raise StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after."
+                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after that step."
             )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):
-            raise BadName(f"step id {step_id!r} begins with {_EFFECT!r}, which marks actions; choose another id.")
+            raise BadName(
+                f"step id {step_id!r} starts with {_EFFECT!r}, which is reserved for actions; choose another id."
+            )
 
     @contextmanager
     def _call(self, kind: str, step_id: str) -> Iterator[None]:

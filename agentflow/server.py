@@ -254,7 +254,7 @@ class Server:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         last = "\n".join(["", *said.splitlines(), *lines[-12:]])
         return ServerError(
-            f"PostgreSQL in {self.home} {trouble}. Mend this, then start again (all is in {self.log}):{last}"
+            f"PostgreSQL in {self.home} {trouble}. Fix this and start again (the full log is {self.log}):{last}"
         )
 
     def _account(self) -> Account:
@@ -368,7 +368,7 @@ def _short_link(target: Path) -> Path:
                 (folder / "s").symlink_to(os.path.realpath(target))
             return folder / "s"
     raise ServerError(
-        f"Somebody else holds {folder} and its like. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
+        f"Another user owns {folder} and the names like it. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
     )
 
 

@@ -47,7 +47,7 @@ class SimulatedTool:
             )
             self._log("tool_refused", call)
             raise ToolRefused(
-                f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue."
+                f"{call.action} was refused by the provider; nothing happened. Fix the cause and requeue."
             )
         if fault == "lose_request":
             raise TimeoutError(f"{call.action}: no answer (the request was lost).")

@@ -1,7 +1,6 @@
 """One method per transaction: rows in, records out.
 
-What lives here: what each named statement is told, and what its answer means. What does not: the texts (`statements`), the
-connection (`database`), what a workflow function sees (`run`, `journal`), and the loop around it (`worker`).
+Each method knows what its statement needs and what its answer means.
 """
 
 from __future__ import annotations
@@ -65,9 +64,10 @@ class Transactions:
     def create_workflows(
         self, requests: Sequence[Any], *, name: str, workflow_ids: Sequence[str | None] | None = None
     ) -> list[str]:
-        """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
+        """Creates all the workflows, in this order, and returns their ids. If one request is bad, the error names its index.
 
-        Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
+        None is created then. Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken,
+        and the others exist.
         """
         return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
 
@@ -85,7 +85,7 @@ class Transactions:
                 raise
         if len(set(ids)) != len(ids):
             raise BadName(
-                "the same workflow id stands twice in one batch; none was created. Give each an id of its own."
+                "The same workflow id appears twice in one batch. None was created; give each workflow its own id."
             )
         if not ids:
             return {}
@@ -94,15 +94,15 @@ class Transactions:
         rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
         if len(rows) != len(ids):
             raise AgentFlowError(
-                f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again."
+                f"create returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
             )
         taken = {row["id"] for row in rows if not row["same"]}
         if taken:
             index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
             others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
             raise IdTaken(
-                f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
-                + others
+                f"workflow id {ids[index]!r} already belongs to a workflow with another name or input. That one was "
+                "not changed; choose another id." + others
             )
         inserted = {row["id"]: bool(row["inserted"]) for row in rows}
         return {workflow_id: inserted[workflow_id] for workflow_id in ids}
@@ -194,8 +194,8 @@ class Transactions:
         }
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
-                f"workflow {claim.workflow_id!r} counts {rows[0]['checkpoints']} checkpoints and has {len(steps)}. Somebody "
-                "changed the rows by hand; nothing was replayed. Put the rows back, or cancel the workflow."
+                f"workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints and has {len(steps)}: somebody "
+                "changed its rows by hand. Nothing was replayed; restore the rows, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
 
@@ -387,7 +387,7 @@ class Transactions:
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
-            raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
+            raise LostLease(claim.workflow_id, name, "the workflow no longer exists")
         row = rows[0]
         if row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim)):
             return row
@@ -395,7 +395,7 @@ class Transactions:
         if reason is None and name == "intent":
             raise ActionMismatch(
                 f"workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
-                "Nothing was changed; give each planned action a key of its own."
+                "Nothing was changed; give each planned action its own key."
             )
         raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
 
@@ -418,7 +418,7 @@ class Transactions:
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
-            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; list_workflows() shows which there are.")
+            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
         return {**rows[0], "in_doubt": in_doubt}
 
 
@@ -450,5 +450,5 @@ def _reason(row: Row, claim: Claim) -> str | None:
     if row["expired"]:
         return "the lease expired"
     if row["checkpoints"] != claim.checkpoints:
-        return f"the row counts {row['checkpoints']} checkpoints, the writer {claim.checkpoints}"
+        return f"the row has {row['checkpoints']} checkpoints, but the writer counted {claim.checkpoints}"
     return None

@@ -59,7 +59,7 @@ def _check(value: Any, path: str, depth: int) -> None:
         _check_depth(path, depth)
         for key, item in value.items():
             if type(key) is not str:  # its own repr() may raise, so only its type is told
-                raise _Refused(path, f"a key is {type(key).__name__}, and JSON keys are text")
+                raise _Refused(path, f"a key is {type(key).__name__}, but JSON keys are text")
             _check_text(key, f"{path}.{key!r:.80}")
             _check(item, f"{path}.{key:.80}", depth + 1)
     elif kind is list:
@@ -73,7 +73,7 @@ def _check(value: Any, path: str, depth: int) -> None:
             raise _Refused(path, f"an integer of {value.bit_length():,} bits is too large to be read back")
     elif value is not None and kind is not bool:
         name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        raise _Refused(path, f"{name} is no JSON value and would come back as something else")
+        raise _Refused(path, f"{name} is not a JSON value and would come back as something else")
 
 
 def _check_depth(path: str, depth: int) -> None:
@@ -88,22 +88,21 @@ def _check_text(text: str, path: str) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise _Refused(path, "the text holds a lone surrogate, which is no character") from None
+            raise _Refused(path, "the text holds a lone surrogate, which is not a character") from None
 
 
 def _check_float(value: float, path: str) -> None:
     if value != value or value in (float("inf"), float("-inf")):
-        raise _Refused(path, f"{value} is no JSON number")
+        raise _Refused(path, f"{value} is not a JSON number")
 
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
     """The name itself, if it is text that can be stored and found again literally. Raises BadName."""
     if type(text) is not str:
-        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; give a text.")
+        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; pass a text.")
     if not text or len(text) > limit:
         raise BadName(
-            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose "
-            "another."
+            f"{kind} must have 1 to {limit:,} characters, but has {len(text):,}. Nothing was written; choose another."
         )
     try:
         _check_text(text, "$")

@@ -30,4 +30,4 @@ def main() -> None:
         sys.exit(1)
     except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
         said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-        sys.exit(f"agentflow: {type(error).__name__}: {said}. Mend that, and try again.")
+        sys.exit(f"agentflow: {type(error).__name__}: {said}. Fix that, and try again.")

@@ -71,8 +71,8 @@ def listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             trouble = error.strerror or str(error)
     raise AgentFlowError(
-        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). End what listens there, or choose "
-        "another with --port."
+        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). Stop what listens there, or choose "
+        "another port with --port."
     )
 
 
@@ -84,7 +84,7 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadName(
-            f"--workflows {spelled!r} names nothing ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
+            f"--workflows {spelled!r} cannot be imported ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
         ) from error
     if isinstance(found, Mapping) and found and all(map(callable, found.values())):
         return found

@@ -62,13 +62,13 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         said = str(error.orig).strip().partition("\n")[0]
         if isinstance(error.orig, DuplicateTable):
             raise AgentFlowError(
-                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one are "
-                f"left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
+                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one "
+                f"are left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
             ) from error
         kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
         raise kind(
-            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; mend "
-            "that and run `agentflow migrate` (its user needs the right to create schemas)."
+            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
+            "that and run `agentflow migrate` (the user needs permission to create schemas)."
         ) from error
     finally:
         engine.dispose()
@@ -121,7 +121,7 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
     where = f"schema {database.schema!r} at {database.where}"
     if found == COURSE_MARK:
         raise NotALaboratory(
-            f"{where} keeps the learner's answers, so it never becomes a laboratory. Nothing was changed; choose "
+            f"{where} keeps the learner's answers, so it cannot become a laboratory. Nothing was changed; choose "
             "another name, such as lab."
         )
     if found == LABORATORY_MARK:
@@ -131,7 +131,7 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
         )
     if connection.execute(text(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)')).scalar():
         raise NotALaboratory(
-            f"{where} holds workflows and was not made as a laboratory's. "
+            f"{where} contains workflows and was not created as a laboratory. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
     connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{wanted}'"))

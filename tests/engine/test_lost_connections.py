@@ -432,7 +432,7 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
     for _ in range(2):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
     database._idle[-1].execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # behind psycopg's back
-    with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
+    with pytest.raises(AgentFlowError, match="there is a pooler in transaction mode in between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
 
@@ -611,7 +611,7 @@ def test_a_signal_that_comes_inside_a_wait_does_not_lock_the_worker_up() -> None
 def test_what_postgresql_can_never_hold_is_named_and_not_tried_again(engine: Engine) -> None:
     """54000 is an OperationalError like a lost connection, and would be refused again for ever."""
     huge = os.urandom(20_000).hex()
-    with pytest.raises(TooLarge, match="PostgreSQL cannot hold that much in one row"):
+    with pytest.raises(TooLarge, match="PostgreSQL cannot store that much in one row"):
         engine.database.execute("create", {"p_ids": [huge], "p_names": ["job"], "p_inputs": ["1"]})
     assert rows(engine, "SELECT count(*) AS n FROM {s}.workflows") == [{"n": 0}]
 
