@@ -42,7 +42,7 @@ BROWSERS = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at: whether it is as it must be, what was found, and how to mend it (or nothing)."""
+    """One thing that was checked: whether it is as it must be, what was found, and how to fix it (or nothing)."""
 
     topic: str
     ok: bool
@@ -51,7 +51,7 @@ class Diagnosis:
 
 
 def examine(schema: str) -> Iterator[Diagnosis]:
-    """Every finding, the first causes first."""
+    """Yields every finding, causes before their consequences."""
     yield _python()
     yield _packages()
     database = None

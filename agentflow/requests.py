@@ -1,7 +1,4 @@
-"""Requests from a file or from standard input, one at a time, whatever the size; a bad line is told with its number.
-
-What does not live here: creating workflows from them (`cli`, `lab.soak`).
-"""
+"""Requests from a file or from standard input, one at a time, whatever the size; the error for a bad line gives its number."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ DEFAULT_COLUMN = "request"
 
 
 def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[bytes] | None = None) -> Iterator[str]:
-    """The requests in order, read as they are asked for.
+    """Yields the requests in order, read as they are needed.
 
     `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson`
     has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on

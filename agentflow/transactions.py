@@ -53,7 +53,7 @@ class Transactions:
     # -- creating and reading ------------------------------------------------------------------------------------------
 
     def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
-        """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
+        """Creates the workflow once, whoever else creates it with this id; returns its row as get_workflow() shows it.
 
         `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
         if the id belongs to another name or input.
@@ -126,7 +126,7 @@ class Transactions:
         return self.database.read("list", params)
 
     def history(self, workflow_id: str) -> list[dict[str, Any]]:
-        """All entries of a workflow in order. An entry of the world stands after the engine's entries that came before it."""
+        """Returns all entries of a workflow in order. The world's entries stand after the engine's that came before them."""
         entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
         return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
 
@@ -139,7 +139,7 @@ class Transactions:
     def claim_workflow(
         self, worker_id: str, lease_seconds: float | None = None, *, names: Sequence[str]
     ) -> Claim | None:
-        """The oldest runnable workflow of these names belongs to the worker, or None if there is none now.
+        """Claims the oldest runnable workflow of these names for the worker; returns None if there is none now.
 
         Transaction: claim. A workflow whose crash budget is spent is failed instead, and the next one is claimed.
         """
@@ -170,7 +170,7 @@ class Transactions:
         return bool(self.database.read("runnable", {"p_names": list(names)})[0]["runnable"])
 
     def load(self, claim: Claim) -> tuple[Claim, list[Checkpoint], dict[str, ActionIntent]]:
-        """The checkpoints and planned actions of the claimed workflow, counted against its row.
+        """Loads the checkpoints and planned actions of the claimed workflow, counted against its row.
 
         Transaction: load. Raises LostLease if the token is not the row's any more.
         """
@@ -205,7 +205,7 @@ class Transactions:
         self, claim: Claim, step_id: str, value: Any = None, *, state: str | None = None,
         error: dict[str, Any] | None = None, detail: str | None = None,
     ) -> Claim:  # fmt: skip
-        """The step's result (or its final failure) is recorded; the claim for the next write.
+        """Records the step's result (or its final failure), and returns the claim for the next write.
 
         Transaction: checkpoint. Raises LostLease, UnfaithfulValue.
         """
@@ -217,7 +217,7 @@ class Transactions:
         self, claim: Claim, key: str, action: str, arguments: Any = None, *,
         state: str = "ACTION_PENDING", detail: str | None = None,
     ) -> ActionIntent:  # fmt: skip
-        """The action is planned under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
+        """Plans the action under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
 
         Transaction: intent. Raises LostLease, and ActionMismatch if the key has another action or other arguments.
         """
@@ -234,7 +234,7 @@ class Transactions:
         return intent
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
-        """What the tool answered. The world may have acted whether or not this returns.
+        """Calls the tool and returns its answer. The world may have acted whether or not this returns.
 
         Transaction: tool, the world's own. Raises ToolRefused if it certainly did nothing; any other error means that
         nobody knows.
@@ -258,7 +258,7 @@ class Transactions:
         self, claim: Claim, tool_result: Any, key: str, *, state: str = "ACTION_ACKNOWLEDGED",
         error: dict[str, Any] | None = None, detail: str | None = None,
     ) -> Claim:  # fmt: skip
-        """The planned action is acknowledged with the tool's result (or its refusal) and checkpointed.
+        """Acknowledges the planned action with the tool's result (or its refusal), and checkpoints it.
 
         Transaction: acknowledge. Raises LostLease, also when the action is not pending; UnfaithfulValue.
         """
@@ -267,14 +267,14 @@ class Transactions:
         return replace(claim, checkpoints=claim.checkpoints + 1, attempts=0)
 
     def complete_workflow(self, claim: Claim, result: Any, *, detail: str | None = None) -> None:
-        """The workflow is completed with this result and holds no lease. Transaction: complete. Raises LostLease."""
+        """Completes the workflow with this result and ends its lease. Transaction: complete. Raises LostLease."""
         text = to_json(result, workflow=claim.workflow_id, step="result")
         self._guarded("complete", claim, None, {"p_value": text}, detail)
 
     def wait_for_event(
         self, claim: Claim, step_id: str, name: str, *, state: str | None = None, detail: str | None = None
     ) -> tuple[Claim, bool, Any]:
-        """Either the event had arrived and is checkpointed, or the workflow is parked without a lease.
+        """Checkpoints the event if it has arrived; otherwise parks the workflow without a lease.
 
         Returns the next claim, whether it had arrived, and the payload. Transaction: wait. Raises LostLease.
         """
@@ -290,27 +290,27 @@ class Transactions:
         return replace(claim, checkpoints=row["checkpoints"], attempts=0), arrived, row["payload"]
 
     def renew_lease(self, claim: Claim) -> None:
-        """The lease lasts another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
+        """Makes the lease last another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
         self._guarded("renew", claim, None, {"p_lease": timedelta(seconds=claim.lease_seconds)})
 
     def release_lease(self, claim: Claim) -> None:
-        """Nobody holds the workflow; the next claim is no recovery. Transaction: release. Raises LostLease."""
+        """Gives the workflow back; the next claim is not a recovery. Transaction: release. Raises LostLease."""
         self._guarded("release", claim, None, {})
 
     def postpone(self, claim: Claim, step_id: str, error: dict[str, Any], delay_seconds: float) -> None:
-        """The failed attempt is counted, the lease released, the next attempt due later. Transaction: postpone."""
+        """Counts the failure, releases the lease, and has the next try due later. Transaction: postpone. Raises LostLease."""
         text = to_json(error, workflow=claim.workflow_id, step=step_id)
         self._guarded("postpone", claim, step_id, {"p_error": text, "p_delay": timedelta(seconds=delay_seconds)})
 
     def fail_workflow(self, claim: Claim, error: dict[str, Any], step_id: str | None = None) -> None:
-        """The workflow is failed and the error kept; `requeue_workflow` revives it. Transaction: fail. Raises LostLease."""
+        """Fails the workflow and keeps the error; `requeue_workflow` revives it. Transaction: fail. Raises LostLease."""
         text = to_json(error, workflow=claim.workflow_id, step=step_id or "?")
         self._guarded("fail", claim, step_id, {"p_error": text})
 
     # -- what people and the outside do to a workflow --------------------------------------------------------------------
 
     def deliver_event(self, workflow_id: str, name: str, payload: Any = None) -> None:
-        """The workflow has the event; if it waits for it, it is runnable. The same delivery again changes nothing.
+        """Gives the workflow the event; if it waits for it, it is runnable. The same delivery again changes nothing.
 
         Transaction: deliver. Raises UnknownWorkflow, UnfaithfulValue, and EventRefused if another payload came first or
         the workflow is finished.
@@ -325,7 +325,7 @@ class Transactions:
             )
 
     def cancel_workflow(self, workflow_id: str) -> None:
-        """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
+        """Cancels the workflow; a worker that holds it is refused from now on. Transaction: cancel.
 
         Raises UnknownWorkflow, and AlreadyFinished if complete or fail won.
         """
@@ -334,7 +334,7 @@ class Transactions:
             raise AlreadyFinished(workflow_id, row["status"], "cancelled")
 
     def requeue_workflow(self, workflow_id: str) -> None:
-        """A failed workflow is runnable again: budgets fresh, its last recorded failure gone. Transaction: requeue.
+        """Makes a failed workflow runnable again, with fresh budgets and without its last recorded failure. Transaction: requeue.
 
         Raises UnknownWorkflow, and AlreadyFinished if it is not failed.
         """
@@ -343,7 +343,7 @@ class Transactions:
             raise AlreadyFinished(workflow_id, row["status"], "requeued")
 
     def expire_lease(self, workflow_id: str) -> None:
-        """The workflow's lease has expired, or its back-off has ended (the laboratory's clock). Transaction: expire.
+        """Ends the workflow's lease, or its back-off, now (the laboratory's clock). Transaction: expire.
 
         Raises UnknownWorkflow, and AlreadyFinished if there is nothing to age.
         """
@@ -352,10 +352,10 @@ class Transactions:
             status = "ready and held by nobody" if row["status"] == "ready" else row["status"]
             raise AlreadyFinished(workflow_id, status, "aged")
 
-    # -- how each of them is asked -------------------------------------------------------------------------------------
+    # -- how each of them is issued -----------------------------------------------------------------------------------
 
     def _recorded(self, claim: Claim, step_id: str, value: Any, error: dict[str, Any] | None) -> dict[str, Any]:
-        """Exactly one of value and error, as JSON text."""
+        """Returns exactly one of value and error as JSON text."""
         check_name("step id", step_id)
         if error is None:
             return {"p_value": to_json(value, workflow=claim.workflow_id, step=step_id), "p_error": None}

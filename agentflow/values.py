@@ -2,7 +2,7 @@
 
 A value either comes back from PostgreSQL exactly as it went in, or is refused by name before anything is written. Values are
 stored as `json`, of which PostgreSQL keeps the text, so key order, -0.0 and 1e22 survive. The column of events is JSONB, which
-would change these three, so it holds each payload as its JSON text. Source: shared facts on JSON values in docs/decisions.md.
+would change these three, so it holds each payload as its JSON text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(
 
 
 def to_json(value: Any, *, workflow: str, step: str) -> str:
-    """The JSON text of a value that survives the database exactly.
+    """Returns the JSON text of a value that survives the database exactly.
 
     Raises UnfaithfulValue with the path inside the value (`$.loss[0]`).
     """
@@ -41,7 +41,7 @@ def to_json(value: Any, *, workflow: str, step: str) -> str:
 
 
 def fingerprint(value: Any, *, workflow: str, step: str) -> str:
-    """One text for all values of equal types and content, in whatever order their keys are. Raises UnfaithfulValue."""
+    """Returns the same text for values of equal types and content, whatever the order of keys. Raises UnfaithfulValue."""
     to_json(value, workflow=workflow, step=step)
     return json.dumps(value, sort_keys=True)
 
@@ -97,7 +97,7 @@ def _check_float(value: float, path: str) -> None:
 
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
-    """The name itself, if it is text that can be stored and found again literally. Raises BadName."""
+    """Returns the name if it is text that can be stored and found again literally. Raises BadName."""
     if type(text) is not str:
         raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; pass a text.")
     if not text or len(text) > limit:
@@ -112,5 +112,5 @@ def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
 
 
 def idempotency_key(workflow_id: str, key: str) -> str:
-    """`<workflow id>:<key>`, unique for each pair: a colon or per cent sign inside the key is percent-encoded."""
+    """Returns `<workflow id>:<key>`, unique for each pair: a colon or per cent sign inside the key is percent-encoded."""
     return f"{workflow_id}:{key.replace('%', '%25').replace(':', '%3A')}"

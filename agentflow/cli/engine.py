@@ -1,7 +1,4 @@
-"""The commands that start programs, keep schemas, and read what stands in them.
-
-What does not live here: what the commands do (`front`, `worker`, `api`, `doctor`), and how a program is started (`launch`).
-"""
+"""The commands that start programs, and that make, empty and read schemas."""
 
 from __future__ import annotations
 
@@ -247,7 +244,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 
 
 def _exists(database: Database) -> None:
-    """There is a schema of this name to be read. Raises SchemaMissing, or DatabaseAway."""
+    """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
     database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
     if not inspect(database.alchemy).has_schema(database.schema):
         raise SchemaMissing(

@@ -1,7 +1,4 @@
-"""The commands of the laboratory: workers are killed, schedules played, every one of them tried.
-
-What does not live here: what the commands do (`lab`).
-"""
+"""The commands of the laboratory: kill workers, play a schedule, try every schedule."""
 
 from __future__ import annotations
 
