@@ -138,7 +138,7 @@ def test_an_address_that_is_none_is_one_sentence_without_the_password(run: Run, 
 
 @pytest.mark.parametrize("name", ["UPPER", "", "a;drop schema x"])
 def test_a_schema_name_that_cannot_be_used_is_one_sentence(run: Run, name: str) -> None:
-    assert "schema" in refused(run("report", "--schema", name))
+    assert "Schema name" in refused(run("report", "--schema", name))
 
 
 # -- migrate, doctor, reset ------------------------------------------------------------------------------------------
