@@ -298,7 +298,7 @@ def test_key_planned_for_another_action_is_refused_by_the_statement_itself(engin
     engine.create_action_intent(claim, "k", "pay", {"n": 1})
     before = counts(engine)
     for action, arguments in (("refund", {"n": 1}), ("pay", {"n": 2}), ("pay", None)):
-        with pytest.raises(ActionMismatch, match="give each planned action a key of its own"):
+        with pytest.raises(ActionMismatch, match="give each planned action its own key"):
             engine.create_action_intent(claim, "k", action, arguments)
     assert counts(engine) | {"{s}.history": 0} == before | {"{s}.history": 0}
     query = "SELECT event, transaction, subject FROM {s}.history ORDER BY n OFFSET :before"
