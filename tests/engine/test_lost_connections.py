@@ -349,12 +349,18 @@ def test_a_server_without_a_connection_left_is_not_said_to_be_down(
 ) -> None:
     taken: list[Any] = []
     for url, said in ((nine, "slots are reserved for roles"), (server.url(), "sorry, too many clients")):
-        with pytest.raises(DatabaseAway, match=rf"has no free connection .*{said}.*; shut down unused notebooks") as caught:
+        with pytest.raises(
+            DatabaseAway, match=rf"has no free connection .*{said}.*; shut down unused notebooks"
+        ) as caught:
             _fill(url, taken)
         assert "start" not in str(caught.value)
         monkeypatch.setenv("DATABASE_URL", url)
         (found,) = (one for one in examine("lab") if one.topic == "PostgreSQL")
-        assert "has no free connection" in found.says and found.mend.startswith("Shut down unused notebooks") and not found.ok
+        assert (
+            "has no free connection" in found.says
+            and found.mend.startswith("Shut down unused notebooks")
+            and not found.ok
+        )
     for cursor in taken:
         cursor.connection.close()
 
