@@ -1,4 +1,4 @@
-"""The shapes of what the API takes and gives; they are its documentation at `/docs`. Read `api` for who fills them."""
+"""The shapes of what the API takes and gives; they are its documentation at `/docs`. `api` fills them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The engine over HTTP: a thin door, documented at `/docs` without a foreign host.
-
-What lives here: which path calls which method, and the status of each error. What does not: who may come in and how
-large a body is (`gate`), what the answers look like (`answers`), and everything about workflows (`front`, `engine`).
-"""
+"""The engine over HTTP: which path calls which method, and the status of each error. `/docs` needs no foreign host."""
 
 from __future__ import annotations
 
@@ -84,9 +80,9 @@ AppEngine = Annotated[Engine, Depends(_engine)]
 
 
 def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
-    """The API on this engine, or on one that find_database() finds when the application starts.
+    """Returns the API on this engine, or on one that find_database() finds when the application starts.
 
-    `hosts` are the names under which it may be asked, None for any.
+    `hosts` are the names under which it may be called, None for any.
     """
 
     @asynccontextmanager
@@ -115,7 +111,7 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
 
 
 def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
-    """Requests that come to the socket were answered until SIGTERM or SIGINT; those under way were finished."""
+    """Answers requests on the socket until SIGTERM or SIGINT; those in progress are finished."""
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
         signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
@@ -129,7 +125,7 @@ def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | N
 
 
 def engine_of_environment(schema: str | None = None) -> Engine:
-    """An engine with little patience, on the database that find_database() finds; it need not answer yet."""
+    """Returns an engine with little patience, on the database that find_database() finds, which need not answer yet."""
     database = find_database(schema, patience=REQUEST_PATIENCE)
     try:
         migrate(database, laboratory=is_embedded())
@@ -139,7 +135,7 @@ def engine_of_environment(schema: str | None = None) -> Engine:
 
 
 def _explain_errors(app: FastAPI) -> None:
-    """Every error is answered with a status and a sentence, never with a traceback."""
+    """Answers every error with a status and a sentence, never with a traceback."""
 
     def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
         return JSONResponse({"detail": errors.printable(detail)}, status, headers)
@@ -152,7 +148,7 @@ def _explain_errors(app: FastAPI) -> None:
     def unusable(_: Request, error: RequestValidationError) -> JSONResponse:
         said = [f"{'.'.join(map(str, e['loc']))[:200]}: {e['msg'][:300]}" for e in error.errors()[:5]]
         return problem(
-            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is asked."
+            422, f"The request cannot be used ({'; '.join(said)}). Nothing was changed; /docs shows what is expected."
         )
 
     @app.exception_handler(AnyHTTPException)
@@ -169,7 +165,8 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def unexpected(_: Request, error: Exception) -> JSONResponse:
         return problem(
-            500, f"AgentFlow failed ({type(error).__name__}); its log has the rest. Look before you try again."
+            500,
+            f"AgentFlow failed ({type(error).__name__}); its log has the details. Check what happened before you try again.",
         )
 
 

@@ -1,4 +1,4 @@
-"""How an idle worker is woken without asking all the time: a notification, and a poll as the net."""
+"""How an idle worker is woken without asking all the time: by a notification, with a poll as the safety net."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import DatabaseAway
 
 
 class Bell:
-    """Rings when work arrives (a notification) or somebody calls ring(); silence is trusted for one poll."""
+    """Rings when work arrives (a notification) or ring() is called; silence is trusted for one poll."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -34,7 +34,7 @@ class Bell:
         self._connection = None
 
     def ring(self) -> None:
-        """Whoever waits goes on at once."""
+        """Wakes the waiting worker at once."""
         with contextlib.suppress(OSError):
             for writer in self._sockets[1:]:
                 writer.send(b"!")

@@ -1,8 +1,7 @@
 """Where PostgreSQL is, and the one door through which a named statement runs.
 
-What lives here: the connections, the door, what a lost connection means, and the boundary hook's call. What does not: what the
-statements say (`statements`), what their rows mean (`engine`). Isolation is READ COMMITTED and every statement commits by
-itself (autocommit), whatever the server's defaults are. Read `engine` next.
+Isolation is READ COMMITTED and every statement commits by itself (autocommit), whatever the server's defaults are.
+`transactions` knows what the rows mean; read it next.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _SETTINGS = (
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
     "SET enable_seqscan = off;"
     "SET enable_bitmapscan = off;"
-    # No statement holds a row or a reader for ever; one that is cut off changed nothing and is tried again.
+    # No statement holds a row or a reader for ever; one that is cut off has changed nothing and is tried again.
     "SET statement_timeout = '60s';"
     "SET lock_timeout = '5s'",
     "SET client_connection_check_interval = '100ms'",
@@ -68,10 +67,10 @@ _SETTINGS = (
 class Database:
     """One PostgreSQL database and one pair of schemas in it.
 
-    `url` is a SQLAlchemy or libpq URL; `patience` is how many seconds a transaction is tried again while PostgreSQL does
-    not answer; `application_name` is how its connections are called in pg_stat_activity. Each connection prepares its
-    statements, keeps settings, and listens, so a pooler between must be in session mode; one in transaction mode is found
-    out and named. If there is a `door`, every statement passes it. Raises BadName for a schema name that cannot be used.
+    `url` is a SQLAlchemy or libpq URL; `patience` is for how many seconds a transaction is tried again while PostgreSQL
+    does not answer; `application_name` is what its connections are called in pg_stat_activity. Each connection prepares its
+    statements, keeps settings, and listens, so a pooler in between must be in session mode; one in transaction mode is
+    detected and named. If there is a `door`, every statement passes it. Raises BadName for a schema name that cannot be used.
     """
 
     def __init__(
@@ -80,10 +79,11 @@ class Database:
     ) -> None:  # fmt: skip
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema):
             raise BadName(
-                f"schema {schema!r:.80} must be 1 to 50 of a-z, 0-9 and _, not beginning with a digit; choose another."
+                f"Schema name {schema!r:.80} is not allowed. Use 1-50 characters from a-z, 0-9 and _, and do not start with a "
+                "digit."
             )
         if schema == "information_schema" or schema.startswith("pg_"):
-            raise BadName(f"schema {schema!r} belongs to PostgreSQL itself; choose another.")
+            raise BadName(f"Schema name {schema!r} is reserved for PostgreSQL itself. Choose another.")
         self.url = _address(url)
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up, self.door = threading.Event(), door
@@ -98,11 +98,11 @@ class Database:
         )
 
     def sql(self, name: str) -> str:
-        """The text that PostgreSQL gets for a transaction or read of this name."""
+        """Returns the text that PostgreSQL gets for a transaction or read of this name."""
         return self._texts[name]
 
     def twin(self, *, patience: float | None = None, application_name: str | None = None) -> Database:
-        """The same database, asked with the same texts by the same door, on connections of its own."""
+        """Returns the same database with the same texts and the same door, on its own connections."""
         where = self.url.render_as_string(hide_password=False)
         other = type(self)(
             where,
@@ -115,14 +115,14 @@ class Database:
         return other
 
     def with_texts(self, texts: Mapping[str, str]) -> Database:
-        """The same database and connections, asked with these texts under these names instead."""
+        """Returns the same database and connections, with these texts under these names instead."""
         other = copy.copy(self)
         other._texts = {**self._texts, **texts}
         _DATABASES.add(other)
         return other
 
     def with_door(self, door: Door) -> Database:
-        """The same database, texts and connections, where every statement passes this door (and no other)."""
+        """Returns the same database, texts and connections, where every statement passes this door (and no other)."""
         other = copy.copy(self)
         other.door, other.alchemy = door, other._alchemy()
         _DATABASES.add(other)
@@ -131,11 +131,11 @@ class Database:
     def transact(
         self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None
     ) -> tuple[list[Row], bool]:
-        """The named statement was committed once more than before, or refused; its rows, and whether it was in doubt.
+        """Commits the named statement, or has it refused; returns its rows, and whether it was in doubt.
 
         A lost connection leaves the outcome unknown, so the same guarded statement is issued again; the flag says that
         this happened, and that an earlier issue may have been committed. Raises DatabaseAway (OutcomeUnknown if a
-        statement had been sent) when `patience` is over.
+        statement had been sent) when `patience` runs out.
         """
         deadline, pause, in_doubt = 0.0, 0.0, False
         while True:
@@ -168,11 +168,11 @@ class Database:
             pause = min(1.0, pause * 2 or 0.05)
 
     def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """The rows of a named read; tried again like a transaction, with no boundary."""
+        """Returns the rows of a named read; it is tried again like a transaction, and has no boundary."""
         return self.transact(name, params, Boundary(name, "before"))[0]
 
     def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """One attempt at the named statement. Raises DatabaseAway or OutcomeUnknown, and names what else went wrong."""
+        """Issues the named statement once. Raises DatabaseAway or OutcomeUnknown, and names anything else that went wrong."""
         return self._pass(name, self._texts[name], params)
 
     def run(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[Row]:
@@ -210,7 +210,7 @@ class Database:
         return self._connect()
 
     def check(self) -> Row:
-        """What answers: server version, database, whether commits are durable. Raises DatabaseAway at once, without patience."""
+        """Returns what answers: server version, database, durability. Raises DatabaseAway at once, without patience."""
         try:
             return self._pass("check", _CHECK, None)[0]
         except OutcomeUnknown:  # a connection had died while idle, which says nothing about the server
@@ -249,7 +249,7 @@ class Database:
             return self._connect().cursor(row_factory=dict_row)
 
     def _give_back(self, cursor: psycopg.Cursor[Row], error: BaseException) -> None:
-        """The connection after an error is kept if it is whole; its neighbours are as old as it is, and go with it."""
+        """Keeps a connection after an error if it is whole. Otherwise drops it, with its neighbours, which are as old."""
         if is_spent(cursor.connection, error):
             cursor.connection.close()
             self.close()
@@ -270,7 +270,7 @@ class Database:
             raise unconnected(error, self.where) from error
 
     def listen(self) -> psycopg.Connection[Any]:
-        """A connection of its own that hears when work arrives. Raises DatabaseAway."""
+        """Returns a new connection that is notified when work arrives. Raises DatabaseAway."""
         connection = self._given_connection()
         try:
             connection.execute(f'LISTEN "{self.schema}"')
@@ -285,14 +285,14 @@ class Database:
         return self.url.render_as_string(hide_password=True)
 
     def close(self) -> None:
-        """No idle connection is open."""
+        """Closes every idle connection."""
         while self._idle:
             with suppress(IndexError):
                 self._idle.pop().connection.close()
         self.alchemy.dispose()
 
     def forget_connections(self) -> None:
-        """A forked child uses none of its parent's connections; they stay open, for the parent."""
+        """Makes a forked child use none of its parent's connections, which stay open for the parent."""
         self._inherited, self._idle = self._idle, []
         self.alchemy.dispose(close=False)
 
@@ -306,13 +306,15 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 
 
 def _address(url: str) -> URL:
-    """The URL for psycopg. Raises BadName; the message does not repeat the URL, which may hold a password."""
+    """Returns the URL for psycopg. Raises BadName; the message does not repeat the URL, which may contain a password."""
     try:
         address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
     except (ArgumentError, ValueError):
-        raise BadName("DATABASE_URL is no URL; it looks like postgresql://user:password@host:5432/database.") from None
+        raise BadName(
+            "DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database."
+        ) from None
     if address.drivername != "postgresql+psycopg":
-        raise BadName(f"DATABASE_URL begins with {address.drivername}://, and AgentFlow needs postgresql://.")
+        raise BadName(f"DATABASE_URL starts with {address.drivername}://, but AgentFlow needs postgresql://.")
     return address
 
 
@@ -322,7 +324,7 @@ def driver_sql(sql: str) -> bytes:
 
 
 def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:
-    """A claim knows its workflow and token only afterwards."""
+    """What a claim knows only afterwards: its workflow and token."""
     if boundary.transaction == "claim" and rows:
         return {"workflow": rows[0]["id"], "token": rows[0]["fence_token"]}
     return {}

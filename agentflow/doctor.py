@@ -1,4 +1,4 @@
-"""What is installed, which PostgreSQL is meant and how it stands, in sentences. Nothing is started or changed."""
+"""What is installed, which PostgreSQL is used, and what state it is in. Nothing is started or changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BROWSERS = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at: whether it is as it must be, what was found, and how to mend it (or nothing)."""
+    """One thing that was checked: whether it is as it must be, what was found, and how to fix it (or nothing)."""
 
     topic: str
     ok: bool
@@ -51,7 +51,7 @@ class Diagnosis:
 
 
 def examine(schema: str) -> Iterator[Diagnosis]:
-    """Every finding, the first causes first."""
+    """Yields every finding, causes before their consequences."""
     yield _python()
     yield _packages()
     database = None
@@ -63,7 +63,7 @@ def examine(schema: str) -> Iterator[Diagnosis]:
             yield from _answering(database)
         except AgentFlowError as error:
             says = str(error).partition(" Nothing was")[0]
-            mend = MAKE_ROOM if is_full(error.__cause__) else "start that server, or mend DATABASE_URL."
+            mend = MAKE_ROOM if is_full(error.__cause__) else "start that server, or fix DATABASE_URL."
             yield Diagnosis("PostgreSQL", False, says, mend[0].upper() + mend[1:])
         finally:
             database.close()
@@ -95,7 +95,7 @@ def _where(schema: str) -> Iterator[tuple[Diagnosis, Database | None]]:
             database = Database(os.environ["DATABASE_URL"], schema, patience=0)
         except AgentFlowError as error:
             yield (
-                Diagnosis("server", False, str(error), "Mend DATABASE_URL, or unset it to use the embedded server."),
+                Diagnosis("server", False, str(error), "Fix DATABASE_URL, or unset it to use the embedded server."),
                 None,
             )
             return
@@ -111,8 +111,10 @@ def _where(schema: str) -> Iterator[tuple[Diagnosis, Database | None]]:
         return
     above = next(folder for folder in (home, *home.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        says = f"The embedded server's data cannot be kept in {home}: {above} is no folder that we may write to."
-        yield Diagnosis("server", False, says, "Set AGENTFLOW_HOME to a folder of yours."), None
+        says = (
+            f"The embedded server's data cannot be kept in {home}: {above} is not a folder that this user may write to."
+        )
+        yield Diagnosis("server", False, says, "Set AGENTFLOW_HOME to a folder that you own."), None
         return
     try:
         programs = server.find_binaries()
@@ -137,7 +139,7 @@ def _answering(database: Database) -> Iterator[Diagnosis]:
         "PostgreSQL",
         found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"],
         f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}.",
-        "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and the right to write.",
+        "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and permission to write.",
     )
     off = [name for name in server.DURABLE if found[name] in (False, "off")]
     yield Diagnosis(
@@ -157,7 +159,7 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         "missing": "has no AgentFlow tables",
         "old": "has older tables",
         "current": "has today's tables",
-        "damaged": "lacks tables that it was given",
+        "damaged": "has lost some of its tables",
         "newer": "was migrated by a newer AgentFlow",
     }[how]
     mend = {
@@ -167,9 +169,7 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
         laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
-        says = (
-            "a laboratory's: `agentflow reset` may" if laboratory else "not a laboratory's: `agentflow reset` will not"
-        )
+        says = "a laboratory: `agentflow reset` may" if laboratory else "not a laboratory: `agentflow reset` will not"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
 
 

@@ -11,7 +11,7 @@ import psycopg
 
 from .errors import AgentFlowError, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
 
-MAKE_ROOM = "shut down notebooks that you do not use, or ask for a higher max_connections, then try again."
+MAKE_ROOM = "shut down unused notebooks, or ask for a higher max_connections, and try again."
 
 
 def first_line(error: BaseException) -> str:
@@ -33,10 +33,10 @@ def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
     """Our error for a connection that could not be made."""
     said = first_line(error)
     if is_full(error):
-        return DatabaseAway(f"PostgreSQL at {where} has no connection left ({said}). Nothing was sent; {MAKE_ROOM}")
+        return DatabaseAway(f"PostgreSQL at {where} has no free connection ({said}). Nothing was sent; {MAKE_ROOM}")
     return DatabaseAway(
-        f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` says which one "
-        "is meant), then try again."
+        f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` shows which one "
+        "is used), and try again."
     )
 
 
@@ -71,28 +71,31 @@ def translate(
     said = first_line(error)
     if connection.closed or connection.broken:
         return OutcomeUnknown(
-            f"{name}: the connection to {where} was lost ({said}); it may have been committed, or may yet be. Issue it "
-            "again: it is guarded."
+            f"{name}: the connection to {where} was lost ({said}); it may have been committed, or may still be. Issue "
+            "it again; its guard makes that safe."
         )
     if isinstance(error, psycopg.errors.ProgramLimitExceeded):
         return TooLarge(
-            f"{name}: PostgreSQL cannot hold that much in one row ({said}). Nothing was changed; send less, or keep it elsewhere."
+            f"{name}: PostgreSQL cannot store that much in one row ({said}). Nothing was changed; send less, or store it "
+            "elsewhere."
         )
     if isinstance(error, _TRANSIENT) or _has_old_plan(error):
-        return DatabaseAway(f"{name}: {where} cannot do it now ({said}). Nothing was changed; it is tried again.")
+        return DatabaseAway(
+            f"{name}: {where} cannot do this now ({said}). Nothing was changed; it will be tried again."
+        )
     if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
         return AgentFlowError(
-            f"{name}: {where} forgot or shares prepared statements ({said}): a pooler in transaction mode stands "
-            "between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
+            f"{name}: {where} forgot or shares prepared statements ({said}): there is a pooler in transaction "
+            "mode in between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
         )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMissing(
-            f"{name}: schema {schema!r} at {where} is not migrated, or not ours to use ({said}). Run "
+            f"{name}: schema {schema!r} at {where} is not migrated, or may not be used ({said}). Run "
             "`agentflow migrate`."
         )
     return AgentFlowError(
-        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; mend what it names, "
-        "and see `agentflow doctor`."
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; fix what it names, "
+        "or run `agentflow doctor`."
     )

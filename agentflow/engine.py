@@ -1,4 +1,4 @@
-"""The Engine that people import: transactions, workers, tool and evidence put together under the tutorial's names."""
+"""`Engine`, which people import: transactions, workers, tool and evidence together under the tutorial's names."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Engine(Transactions):
         return other
 
     def advance_one_step(self, claim: Claim, crash_after_tool_commit: bool = False) -> str:
-        """One transaction of progress was committed for the claim; the workflow's state after it.
+        """Commits one transaction of progress for the claim, and returns the workflow's state after it.
 
         Raises LostLease; CrashInjected right after the tool's commit if `crash_after_tool_commit`.
         """
@@ -136,16 +136,16 @@ class Engine(Transactions):
             engine._renewals.close()
 
     def run_until_idle(self, worker_id: str) -> int:
-        """Nothing is runnable now; how many workflows this worker completed."""
+        """Works until nothing is runnable, and returns how many workflows this worker completed."""
         return self.worker(worker_id).run_until_idle()
 
     def run_competing_workers(self, *worker_ids: str) -> list[int]:
-        """All these workers ran in threads until idle; how many workflows each completed, in order."""
+        """Runs these workers in threads until idle, and returns how many workflows each completed, in order."""
         with ThreadPoolExecutor(max_workers=max(1, len(worker_ids))) as executor:
             return list(executor.map(self.run_until_idle, worker_ids))
 
     def execute_simulated_tool(self, idempotency_key: str, action: str = DEFAULT_ACTION, arguments: Any = None) -> Any:
-        """The result of the one effect under this key; calling again only counts another attempt.
+        """Returns the result of the one effect under this key; calling again only counts another attempt.
 
         `arguments` are those of the action intent, which the checker compares with the ledger's.
         """
@@ -161,7 +161,7 @@ class Engine(Transactions):
         token: int | None = None,
         at: str | None = None,
     ) -> None:
-        """The history says that the laboratory did this to the workflow; `at` names the boundary."""
+        """Records in the history that the laboratory did this to the workflow; `at` names the boundary."""
         params = {
             "p_workflow": workflow_id, "p_event": event, "p_subject": at, "p_worker": worker, "p_token": token,
             "p_detail": None,
@@ -177,26 +177,26 @@ class Engine(Transactions):
         return evidence.recoveries(self.database)
 
     def write_reliability_report(self, path: Path = evidence.REPORT) -> dict[str, Any]:
-        """The figures are in `artifacts/reliability-report.json`; the figures."""
+        """Writes the figures to `artifacts/reliability-report.json`, and returns them."""
         return evidence.write_reliability_report(self.database, path)
 
     def reset_database(self) -> None:
-        """The laboratory has no workflow and its world no effect. Raises NotALaboratory for any other database."""
+        """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""
         if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
             raise NotALaboratory(
-                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory's. Nothing was "
+                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
         self.database.transact("reset", {}, Boundary("reset", "before"))
 
     def close(self) -> None:
-        """No connection and no thread of this engine is left."""
+        """Closes every connection and thread of this engine."""
         self._renewals.close()
         self.database.close()
         self.world.database.close()
 
     def _hooked(self, *hooks: Hook | None) -> Engine:
-        """The same engine whose hook is followed by these."""
+        """Returns the same engine, whose hook is followed by these."""
         chain = [hook for hook in (self.hook, *hooks) if hook]
 
         def tell(boundary: Boundary) -> None:
@@ -218,7 +218,7 @@ def _crash_after_tool(engine: Engine) -> Callable[[Boundary], None]:
 
 
 def lease_guard(claim: Claim) -> Any:
-    """The condition under which this claim may write, for a SQLAlchemy statement on `workflows`.
+    """Returns the condition under which this claim may write, for a SQLAlchemy statement on `workflows`.
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
@@ -232,7 +232,7 @@ def lease_guard(claim: Claim) -> Any:
 
 
 def find_database(schema: str | None = None, *, url: str | None = None, patience: float = 30.0) -> Database:
-    """The database of `url`, or of DATABASE_URL, or of the embedded server, which then runs; it is not asked yet.
+    """Returns the database of `url`, or of DATABASE_URL, or of the embedded server, which is started; it is not asked yet.
 
     The schema is the given one, or AGENTFLOW_SCHEMA, or `agentflow`. `patience` as for Database, in seconds.
     """
@@ -245,7 +245,7 @@ def find_database(schema: str | None = None, *, url: str | None = None, patience
 
 
 def open_engine(url: str | None = None, schema: str | None = None, *, patience: float = 30.0, **options: Any) -> Engine:
-    """An engine on a migrated schema, found as find_database() says. Options as for Engine.
+    """Returns an engine on a migrated schema, found as find_database() does. Options as for Engine.
 
     The embedded server's schemas are laboratories.
     """

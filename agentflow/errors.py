@@ -1,8 +1,7 @@
-"""Every exception of AgentFlow.
+"""Every exception of AgentFlow: errors under one root, `AgentFlowError`, and control flow.
 
-What lives here: one root for errors (`AgentFlowError`), and the control flow that a workflow's own `except Exception`
-must not swallow, which therefore derives from BaseException. Each message says what happened, where, and what to do next.
-What does not live here: deciding when to raise. Read `model` next.
+Control flow must not be swallowed by a workflow's own `except Exception`, so it derives from BaseException. Each message
+says what happened, where, and what to do next.
 """
 
 from __future__ import annotations
@@ -61,20 +60,20 @@ class StepFailed(AgentFlowError):
     def __init__(self, workflow: str, step: str, error: dict[str, Any]) -> None:
         super().__init__(
             f"workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {error.get('message')}. "
-            "Catch StepFailed to go on, or mend the cause and requeue the workflow."
+            "Catch StepFailed to continue, or fix the cause and requeue the workflow."
         )
         self.workflow, self.step, self.error = workflow, step, error
 
 
 class DeterminismError(AgentFlowError):
-    """The workflow function asked for other steps than those that are recorded."""
+    """The workflow function asked for steps other than those that are recorded."""
 
-    next_step = "deploy the code that began this workflow, or give the changed workflow a new name"
+    next_step = "Deploy the code that started this workflow, or give the changed workflow a new name."
 
     def __init__(self, workflow: str, position: int, recorded: str, asked: str) -> None:
         super().__init__(
-            f"workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was handed "
-            f"out; {self.next_step}."
+            f"workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was used. "
+            f"{self.next_step}"
         )
         self.workflow, self.position, self.recorded, self.asked = workflow, position, recorded, asked
 
@@ -82,7 +81,7 @@ class DeterminismError(AgentFlowError):
 class DuplicateStep(DeterminismError):
     """The same step id was used twice in one run."""
 
-    next_step = "put a counter into the id, so that each call has its own"
+    next_step = "Add a counter to the id, so that each call has its own."
 
     def __init__(self, workflow: str, position: int, step: str) -> None:
         super().__init__(workflow, position, f"{step} once", f"{step} again")
@@ -101,11 +100,11 @@ class ToolRefused(AgentFlowError):
 
 
 class DatabaseAway(AgentFlowError):
-    """PostgreSQL did not answer for as long as we were willing to wait."""
+    """PostgreSQL did not answer within the time that we were willing to wait."""
 
 
 class OutcomeUnknown(DatabaseAway):
-    """The connection was lost after a statement was sent: it may have been committed, or may yet be."""
+    """The connection was lost after a statement was sent: it may have been committed, or may still be."""
 
 
 class QueryRefused(AgentFlowError):
@@ -117,7 +116,7 @@ class TooLarge(AgentFlowError, ValueError):
 
 
 class SchemaMissing(AgentFlowError):
-    """The database has no AgentFlow tables, or old ones, or does not let us use them. Workers wait for it."""
+    """The database has no AgentFlow tables, or old ones, or does not let us use them. Workers wait until it has."""
 
 
 class SchemaTooNew(AgentFlowError):
@@ -125,7 +124,7 @@ class SchemaTooNew(AgentFlowError):
 
 
 class NotALaboratory(AgentFlowError):
-    """The database is not a laboratory's, so its rows are not ours to delete."""
+    """The schema is not marked as a laboratory, so its rows must not be deleted."""
 
 
 class ServerError(AgentFlowError):
@@ -137,19 +136,19 @@ class LaneError(AgentFlowError):
 
 
 class BadSchedule(AgentFlowError, ValueError):
-    """A line is no schedule, or its next move cannot be made; the message points at the token. Nothing was moved."""
+    """A line is not a schedule, or its next move is impossible; the message points at the token. Nothing was moved."""
 
 
 class BadCapsule(AgentFlowError, ValueError):
-    """A file is no run capsule, or of another version, or was changed after it was written."""
+    """A file is not a run capsule, has another version, or was changed after it was written."""
 
 
 class BadRequestFile(AgentFlowError, ValueError):
-    """A file of requests cannot be used; the message names the line. What was read before it is good."""
+    """A file of requests cannot be used; the message names the line. Everything before that line was read."""
 
     def __init__(self, path: str, line: int | None, why: str) -> None:
         where = path if line is None else f"{path}, line {line},"
-        super().__init__(f"{where} {why}. Mend it and read the file again.")
+        super().__init__(f"{where} {why}. Fix it and read the file again.")
         self.path, self.line, self.why = path, line, why
 
 
@@ -158,7 +157,7 @@ class SoakError(AgentFlowError):
 
 
 class RaceError(AgentFlowError):
-    """A race could not be run to its end; nothing of it is left unless it was to be kept."""
+    """A race could not be run to its end; nothing is left of it unless it was to be kept."""
 
 
 class BadFrame(AgentFlowError, ValueError):
@@ -166,7 +165,7 @@ class BadFrame(AgentFlowError, ValueError):
 
 
 class LostLease(BaseException):
-    """This claim has no authority any more; nothing was changed. Stop working on the workflow."""
+    """This claim no longer has authority; nothing was changed. Stop working on the workflow."""
 
     def __init__(self, workflow: str, transaction: str, reason: str) -> None:
         super().__init__(
@@ -182,12 +181,12 @@ class Suspend(BaseException):
     """
 
     def __init__(self, step_id: str, waiting_for: str) -> None:
-        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to go on")
+        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to continue")
         self.step_id, self.waiting_for = step_id, waiting_for
 
 
 class Postponed(BaseException):
-    """An attempt failed and is recorded; the lease is released until the next attempt is due."""
+    """A step or a call failed and will be tried again: the failure is recorded and the lease released until then."""
 
     def __init__(self, step_id: str, attempt: int, delay_seconds: float) -> None:
         super().__init__(f"attempt {attempt} of {step_id!r} failed, the next one is due in {delay_seconds:g} s")
@@ -198,7 +197,7 @@ class Stopping(BaseException):
     """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
 
     def __init__(self) -> None:
-        super().__init__("this worker was asked to stop; let the run end, another worker goes on with it")
+        super().__init__("this worker was asked to stop; let the run end, and another worker will continue it")
 
 
 class CrashInjected(BaseException):
@@ -206,9 +205,9 @@ class CrashInjected(BaseException):
 
 
 def describe_failure(error: BaseException, message_limit: int = 4_000, trace_limit: int = 16_000) -> dict[str, Any]:
-    """The error as text that PostgreSQL can hold for ever: type, message, traceback.
+    """Returns the error as text that PostgreSQL can store: type, message, traceback.
 
-    Works for exceptions that cannot be printed, pickled or built again.
+    Works for exceptions that cannot be printed, pickled or constructed again.
     """
     try:
         message = printable(str(error))
@@ -217,7 +216,7 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
     try:
         trace = "".join(traceback.format_exception(error))
     except BaseException:  # as above
-        trace = "<the traceback cannot be told>"
+        trace = "<traceback unavailable>"
     return {
         "type": printable(type.__dict__["__name__"].__get__(type(error))),
         "message": message[:message_limit],
@@ -226,5 +225,5 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
 
 
 def printable(text: str) -> str:
-    """The text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
+    """Returns the text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

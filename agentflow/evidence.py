@@ -1,7 +1,7 @@
 """Reliability evidence: figures from rows alone, after every process has died.
 
 A duplicate is a second effect for one planned action: effects are counted for each workflow and action against the
-actions planned for it, so that a key made up anew does not hide one.
+actions planned for it, so that a newly made key does not hide one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def recoveries(database: Database) -> list[dict[str, Any]]:
 
 
 def write_reliability_report(database: Database, path: Path = REPORT) -> dict[str, Any]:
-    """The figures are in the file as indented JSON; the figures."""
+    """Writes the figures to the file as indented JSON, and returns them."""
     report = reliability_metrics(database)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")

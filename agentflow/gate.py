@@ -1,7 +1,7 @@
-"""What a request must be before the API sees it: asked from here, of bearable size, JSON, and its path whole.
+"""What a request must be before the API sees it: from this computer, of limited size, JSON, and with its path intact.
 
 Plain ASGI, with nothing of FastAPI: a body is counted while it arrives, so that one without Content-Length is bounded
-too. Read `api` next.
+too.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Refused(Exception):
 class Gate:
     """Lets through requests for `hosts` (None: any), and calls that change something only from pages of the API itself.
 
-    A web page that a person visits can send requests to their own computer, under its own Origin, or under a name of
-    its own that it points to 127.0.0.1. Both are refused here.
+    A web page that a person visits can send requests to their own computer, under its own Origin, or under its
+    own name that it points to 127.0.0.1. Both are refused here.
     """
 
     def __init__(self, application: Application, hosts: Collection[str] | None = LOOPBACK) -> None:
         self.application, self.hosts = application, hosts
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """The request was handed on with its whole body, or answered with one sentence."""
+        """Hands the request on with its whole body, or answers it with one sentence."""
         if scope["type"] != "http":
             return await self.application(scope, receive, send)
         try:
@@ -63,7 +63,7 @@ class Gate:
             raise Refused(403, f"This API answers to {names}, not to {host!r:.100}. Nothing was changed.")
         origin = headers.get("origin")
         if method not in _READING and origin is not None and origin.partition("://")[2] != host:
-            raise Refused(403, f"A page from {origin!r:.100} may change nothing here. Nothing was changed.")
+            raise Refused(403, f"A page from {origin!r:.100} may not change anything here. Nothing was changed.")
 
 
 async def _whole_body(receive: Receive) -> bytes | None:

@@ -1,7 +1,7 @@
 """PostgreSQL behind a DurableRunner: recorded results are replayed, each new one is a write guarded by the claim.
 
-What lives here: which transaction follows which in one run of a claimed workflow, retries, and the check that the function
-asks for what is recorded. What does not: SQL (`statements`), the function's own view (`run`), claiming (`worker`).
+It knows which transaction follows which in one run of a claimed workflow, retries, and checks that the function asks for
+what is recorded.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class ClaimedJournal:
         self.began = time.perf_counter() if claim.recovered else None
 
     def load(self) -> None:
-        """What earlier claims recorded is here, counted against the row. Raises LostLease."""
+        """Loads what earlier claims recorded, counted against the row. Raises LostLease."""
         self.claim, self.recorded, self.intents = self.engine.load(self.claim)
 
     def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
-        """The recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
+        """Returns the recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
             asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
@@ -78,15 +78,15 @@ class ClaimedJournal:
         return None
 
     def record(self, step_id: str, value: Any) -> Any:
-        """The step is checkpointed; the value, which passed to_json(), as a replay would return it."""
+        """Checkpoints the step, and returns the value, which passed to_json(), as a replay would."""
         state = self.states.get(step_id)
         self._advance(self.engine.checkpoint(self.claim, step_id, value, state=state, detail=self._detail()))
         return value
 
     def fail(self, step_id: str, error: BaseException) -> NoReturn:
-        """The attempt is recorded: the next one is due later (Postponed), or this was the last (StepFailed).
+        """Records the failure: the step is tried again later (Postponed), or this was the last time (StepFailed).
 
-        A value that cannot be stored and a misused step fail at once: trying again would only repeat them.
+        A value that cannot be stored and a misused step fail at once: another try would only repeat them.
         """
         failure, policy = describe_failure(error), self.engine.policy
         attempt = self.attempts + 1
@@ -99,7 +99,7 @@ class ClaimedJournal:
         raise StepFailed(claim.workflow_id, step_id, failure)
 
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
-        """The action is planned, carried out at least once, and acknowledged; the tool's result.
+        """Plans the action, carries it out at least once, acknowledges it, and returns the tool's result.
 
         Raises StepFailed if the tool refused, Postponed if nobody knows what it did: it is called again with the same key.
         """
@@ -123,7 +123,7 @@ class ClaimedJournal:
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
 
     def wait(self, step_id: str, name: str) -> Any:
-        """The event's payload, checkpointed. Raises Suspend when the workflow was parked instead."""
+        """Returns the event's payload, checkpointed. Raises Suspend if the workflow was parked instead."""
         state = self.states.get(step_id)
         claim, arrived, payload = self.engine.wait_for_event(
             self.claim, step_id, name, state=state, detail=self._detail()
@@ -134,11 +134,11 @@ class ClaimedJournal:
         return payload
 
     def complete(self, result: Any) -> None:
-        """The workflow is completed under this claim."""
+        """Completes the workflow under this claim."""
         self.engine.complete_workflow(self.claim, result, detail=self._detail())
 
     def check_end(self) -> None:
-        """Every recorded call and every planned action was asked for. Raises DeterminismError."""
+        """Checks that every recorded call and planned action was asked for. Raises DeterminismError."""
         if self.cursor < len(self.recorded):
             raise self._mismatch(str(self.recorded[self.cursor]), "the end of the workflow")
         pending = self._pending()

@@ -10,7 +10,7 @@ logger = logging.getLogger("agentflow")
 
 
 def log_event(event: str, **fields: Any) -> None:
-    """One JSON object is on the `agentflow` logger at level INFO; nothing is built when nobody listens."""
+    """Logs one JSON object on the `agentflow` logger at level INFO; nothing is built when nobody listens."""
     if logger.isEnabledFor(logging.INFO):
         told = {name: value for name, value in fields.items() if value is not None}
         logger.info(json.dumps({"event": event, **told}, default=str, sort_keys=True))

@@ -61,7 +61,7 @@ class ActionIntent:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """What a tool is told. Two calls with one idempotency key must leave one business effect."""
+    """What a tool receives. Two calls with one idempotency key must leave one business effect."""
 
     idempotency_key: str | None
     action: str
@@ -74,7 +74,7 @@ Tool = Callable[[ToolCall], Any]
 
 @dataclass(frozen=True)
 class Boundary:
-    """The moment before or after a transaction, as the one hook is told it.
+    """The moment before or after a transaction, as the hook sees it.
 
     `subject` is the step id, action key or event name; `outcome` is None before the transaction.
     """
@@ -117,5 +117,5 @@ class Policy:
     unknown_outcome: Literal["call_again", "look_up"] = "call_again"
 
     def delay(self, attempt: int) -> float:
-        """Seconds until the next attempt after `attempt` failures: doubled each time, capped, with up to a quarter of jitter."""
+        """Returns the seconds to wait after so many failures: doubled each time, capped, plus up to a quarter of jitter."""
         return float(min(self.max_delay, self.first_delay * 2 ** min(attempt - 1, 30))) * random.uniform(1.0, 1.25)

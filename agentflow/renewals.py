@@ -1,7 +1,4 @@
-"""Renewing leases while steps take their time, from a thread and a connection of their own.
-
-What does not live here: claiming and carrying (`worker`).
-"""
+"""Renews leases while steps take their time, from its own thread and connection."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _started(name: str, work: Callable[..., None], *told: object) -> bool:
-    """Whether a thread does it now; a machine that has none left is told of, and renews nothing."""
+    """Whether a new thread does the work now. If the machine has no thread left, that is logged."""
     try:
         threading.Thread(target=work, args=told, name=name, daemon=True).start()
         return True
@@ -42,7 +39,7 @@ def _started(name: str, work: Callable[..., None], *told: object) -> bool:
 
 
 class Renewals:
-    """Leases that are held are renewed in time, by one thread and its own connection, whatever the steps are doing."""
+    """Renews the leases that are held, from one thread with its own connection, whatever the steps are doing."""
 
     def __init__(self, engine: Transactions) -> None:
         self.engine = engine
@@ -50,7 +47,7 @@ class Renewals:
         _RENEWALS.add(self)
 
     def start_afresh(self) -> None:
-        """Nothing is held. For a forked child: the parent's thread is not there, and may have held the lock."""
+        """Forgets every lease. For a forked child: the parent's thread does not exist there, and may have held the lock."""
         self._held: dict[int, tuple[Claim, float]] = {}
         self._changed, self._running = threading.Condition(), False
         self._closed = False
@@ -58,7 +55,7 @@ class Renewals:
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
-        """While this is open the claim's lease is renewed every third of its length."""
+        """Renews the claim's lease after every third of its length, while this is open."""
         with self._changed:
             self._closed = False
             if not self._running:  # the first claim, or the first one in a forked child
@@ -75,7 +72,7 @@ class Renewals:
                 self._held.pop(id(claim), None)
 
     def close(self) -> None:
-        """Nothing is renewed and the thread is gone; holding a claim starts another."""
+        """Stops renewing and ends the thread; holding a claim starts another."""
         with self._changed:
             self._held, self._closed = {}, True
             self._changed.notify()

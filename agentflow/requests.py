@@ -1,7 +1,4 @@
-"""Requests from a file or from standard input, one at a time, whatever the size; a bad line is told with its number.
-
-What does not live here: creating workflows from them (`cli`, `lab.soak`).
-"""
+"""Requests from a file or from standard input, one at a time, whatever the size; the error for a bad line gives its number."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ DEFAULT_COLUMN = "request"
 
 
 def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[bytes] | None = None) -> Iterator[str]:
-    """The requests in order, read as they are asked for.
+    """Yields the requests in order, read as they are needed.
 
     `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson`
     has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on
@@ -50,7 +47,7 @@ class _Lines:
             except UnicodeDecodeError as error:
                 raise self.bad(f"is not UTF-8 (byte {error.start + 1} of the line)", self.number) from error
             if "\0" in text:
-                raise self.bad("holds a NUL character, which PostgreSQL cannot store", self.number)
+                raise self.bad("contains a NUL character, which PostgreSQL cannot store", self.number)
             yield text
 
     def bad(self, why: str, line: int | None = None) -> BadRequestFile:
@@ -112,7 +109,7 @@ def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
                 raise lines.bad(f"has no member {column!r} (--column names another)")
             value = value[column]
         if not isinstance(value, str):
-            raise lines.bad(f"gives {type(value).__name__} for a request, not text")
+            raise lines.bad(f"has {type(value).__name__} as the request, not text")
         yield _request(lines, value)
 
 
@@ -124,11 +121,11 @@ def _lines(lines: _Lines, _column: str) -> Iterator[str]:
 
 def _request(lines: _Lines, text: str) -> str:
     if not text.strip():
-        raise lines.bad("holds an empty request")
+        raise lines.bad("contains an empty request")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise lines.bad("holds a lone surrogate, which is not text") from error
+        raise lines.bad("contains a lone surrogate, which is not text") from error
     if "\0" in text:
-        raise lines.bad("holds a NUL character, which PostgreSQL cannot store")
+        raise lines.bad("contains a NUL character, which PostgreSQL cannot store")
     return text

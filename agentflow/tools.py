@@ -39,7 +39,7 @@ class SimulatedTool:
         self.database, self.answers, self.fault = database, answers, fault
 
     def __call__(self, call: ToolCall) -> Any:
-        """The result of the one business effect of this key. Raises ToolRefused, or TimeoutError when nobody knows."""
+        """Returns the result of this key's one business effect. Raises ToolRefused, or TimeoutError if nobody knows."""
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
             self._run(
@@ -47,7 +47,7 @@ class SimulatedTool:
             )
             self._log("tool_refused", call)
             raise ToolRefused(
-                f"{call.action} was refused by the provider; nothing happened. Mend the cause and requeue."
+                f"{call.action} was refused by the provider; nothing happened. Fix the cause and requeue."
             )
         if fault == "lose_request":
             raise no_answer(call.action, "request")
@@ -65,7 +65,7 @@ class SimulatedTool:
         return bool(rows), rows[0]["result"] if rows else None
 
     def forget_keys(self, idempotency_key: str | None = None) -> int:
-        """The provider no longer knows this key (or any key); how many it forgot. What was done stays done."""
+        """Makes the provider forget this key (or all keys), and returns how many it forgot. What was done stays done."""
         return len(self._run("forget", {"p_key": idempotency_key}))
 
     def _params(self, call: ToolCall) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class StandInModel:
         return answer
 
     def ask(self, name: str, prompt: str, answer: Any) -> Any:
-        """The given answer to a prompt; a text gets a number behind `#` when the model varies."""
+        """Returns the given answer to a prompt; a text gets a number after `#` if the model varies."""
         return self._answer(name, prompt, answer)
 
     def _answer(self, name: str, prompt: str, answer: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A value either comes back from PostgreSQL exactly as it went in, or is refused by name before anything is written. Values are
 stored as `json`, of which PostgreSQL keeps the text, so key order, -0.0 and 1e22 survive. The column of events is JSONB, which
-would change these three, so it holds each payload as its JSON text. Source: shared facts on JSON values in docs/decisions.md.
+would change these three, so it holds each payload as its JSON text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _encode = json.JSONEncoder(
 
 
 def to_json(value: Any, *, workflow: str, step: str) -> str:
-    """The JSON text of a value that survives the database exactly.
+    """Returns the JSON text of a value that survives the database exactly.
 
     Raises UnfaithfulValue with the path inside the value (`$.loss[0]`).
     """
@@ -41,7 +41,7 @@ def to_json(value: Any, *, workflow: str, step: str) -> str:
 
 
 def fingerprint(value: Any, *, workflow: str, step: str) -> str:
-    """One text for all values of equal types and content, in whatever order their keys are. Raises UnfaithfulValue."""
+    """Returns the same text for values of equal types and content, whatever the order of keys. Raises UnfaithfulValue."""
     to_json(value, workflow=workflow, step=step)
     return json.dumps(value, sort_keys=True)
 
@@ -59,7 +59,7 @@ def _check(value: Any, path: str, depth: int) -> None:
         _check_depth(path, depth)
         for key, item in value.items():
             if type(key) is not str:  # its own repr() may raise, so only its type is told
-                raise _Refused(path, f"a key is {type(key).__name__}, and JSON keys are text")
+                raise _Refused(path, f"a key is {type(key).__name__}, but JSON keys are text")
             _check_text(key, f"{path}.{key!r:.80}")
             _check(item, f"{path}.{key:.80}", depth + 1)
     elif kind is list:
@@ -73,7 +73,7 @@ def _check(value: Any, path: str, depth: int) -> None:
             raise _Refused(path, f"an integer of {value.bit_length():,} bits is too large to be read back")
     elif value is not None and kind is not bool:
         name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        raise _Refused(path, f"{name} is no JSON value and would come back as something else")
+        raise _Refused(path, f"{name} is not a JSON value and would come back as something else")
 
 
 def _check_depth(path: str, depth: int) -> None:
@@ -88,22 +88,21 @@ def _check_text(text: str, path: str) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise _Refused(path, "the text holds a lone surrogate, which is no character") from None
+            raise _Refused(path, "the text holds a lone surrogate, which is not a character") from None
 
 
 def _check_float(value: float, path: str) -> None:
     if value != value or value in (float("inf"), float("-inf")):
-        raise _Refused(path, f"{value} is no JSON number")
+        raise _Refused(path, f"{value} is not a JSON number")
 
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
-    """The name itself, if it is text that can be stored and found again literally. Raises BadName."""
+    """Returns the name if it is text that can be stored and found again literally. Raises BadName."""
     if type(text) is not str:
-        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; give a text.")
+        raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; pass a text.")
     if not text or len(text) > limit:
         raise BadName(
-            f"{kind} must have 1 to {limit:,} characters, and this one has {len(text):,}. Nothing was written; choose "
-            "another."
+            f"{kind} must have 1 to {limit:,} characters, but has {len(text):,}. Nothing was written; choose another."
         )
     try:
         _check_text(text, "$")
@@ -113,5 +112,5 @@ def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
 
 
 def idempotency_key(workflow_id: str, key: str) -> str:
-    """`<workflow id>:<key>`, unique for each pair: a colon or per cent sign inside the key is percent-encoded."""
+    """Returns `<workflow id>:<key>`, unique for each pair: a colon or per cent sign inside the key is percent-encoded."""
     return f"{workflow_id}:{key.replace('%', '%25').replace(':', '%3A')}"

@@ -1,8 +1,4 @@
-"""Claim, run, renew, stop: the loop around the engine, in a thread or as a process.
-
-What lives here: which outcome ends a run. What does not: what a run records (`journal`), the renewal of leases (`renewals`),
-how an idle worker is woken (`bell`).
-"""
+"""Claim, run, renew, stop: the loop around the engine, in a thread or as a process."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ RunOutcome = Literal["completed", "failed", "waiting", "postponed", "released", 
 
 
 def new_identity(name: str) -> str:
-    """A worker's identity: its name and something new for each start of its process."""
+    """Returns a worker's identity: its name, and something new for each start of its process."""
     return f"{name}.{uuid.uuid4().hex[:8]}"
 
 
@@ -46,7 +42,7 @@ def carry(
     engine: Transactions, claim: Claim, function: Workflow, tool: Tool, stopping: Callable[[], bool] = lambda: False,
     *, loaded: bool = False,
 ) -> RunOutcome:  # fmt: skip
-    """The claimed workflow was carried as far as this claim goes: completed, failed, waiting, postponed or released.
+    """Carries the claimed workflow as far as this claim goes: completed, failed, waiting, postponed or released.
 
     Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
     """
@@ -100,7 +96,7 @@ class Worker:
         for name, function in workflows.items():
             if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
                 raise StepMisuse(
-                    f"workflow {name!r} is async or a generator; give a plain function of a run and its input."
+                    f"workflow {name!r} is async or a generator; pass a plain function of a run and its input."
                 )
         self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
         self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds
@@ -110,7 +106,7 @@ class Worker:
         self._told = False  # to stop, by a signal: seen at once, before the event is set
 
     def run_once(self) -> RunOutcome | None:
-        """One workflow was claimed and carried as far as it goes; None if nothing was runnable.
+        """Claims one workflow and carries it as far as it goes; returns None if nothing was runnable.
 
         Raises DatabaseAway and CrashInjected.
         """
@@ -125,7 +121,7 @@ class Worker:
             return "lost"
 
     def run_until_idle(self) -> int:
-        """Nothing is runnable now; how many workflows this worker completed. An empty claim is looked at twice."""
+        """Works until nothing is runnable, and returns how many workflows it completed. An empty claim is checked again."""
         completed = 0
         while not self._stopping():
             outcome = self.run_once()
@@ -137,7 +133,7 @@ class Worker:
         return completed
 
     def run_forever(self) -> None:
-        """Workflows are carried until stop() is called. Nothing that a step, tool, request or database does ends this."""
+        """Carries workflows until stop() is called. Nothing that a step, tool, request or database does ends this."""
         pause = 0.0
         with self._bell:
             while not self._stopping():
@@ -154,12 +150,12 @@ class Worker:
                     self._stop.wait(pause)
 
     def stop(self) -> None:
-        """The worker ends at the next boundary, releases what it holds, and run_forever() returns."""
+        """Makes the worker end at the next boundary and release what it holds; then run_forever() returns."""
         self._stop.set()
         self._bell.ring()
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT stop this worker, also while it waits for a database (main thread only)."""
+        """Makes SIGTERM and SIGINT stop this worker, also while it waits for a database (main thread only)."""
 
         def stop() -> None:
             self.engine.database.give_up.set()

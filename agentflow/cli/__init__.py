@@ -1,7 +1,7 @@
-"""The command `agentflow`: each command calls one function of another room and says what came of it.
+"""The command `agentflow`: each command calls one function of another room and reports the result.
 
 Exit code 0 means that all is well, 1 that it is not, 2 that the command line could not be read. An error is one
-sentence on standard error. The commands stand in `engine` and `laboratory`, what they share in `options`.
+sentence on standard error. The commands are in `engine` and `laboratory`, what they share in `options`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["app", "engine", "laboratory", "main"]
 
 
 def main() -> None:
-    """The command line was carried out; the process ends with its exit code."""
+    """Carries out the command line, and ends the process with its exit code."""
     try:
         app(prog_name="agentflow")
     except AgentFlowError as error:
@@ -30,4 +30,4 @@ def main() -> None:
         sys.exit(1)
     except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
         said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-        sys.exit(f"agentflow: {type(error).__name__}: {said}. Mend that, and try again.")
+        sys.exit(f"agentflow: {type(error).__name__}: {said}. Fix that, and try again.")

@@ -1,7 +1,4 @@
-"""The commands that start programs, keep schemas, and read what stands in them.
-
-What does not live here: what the commands do (`front`, `worker`, `api`, `doctor`), and how a program is started (`launch`).
-"""
+"""The commands that start programs, and that make, empty and read schemas."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def api(
     listener = launch.listen(host, port)
     local = host in LOOPBACK
     if not local:
-        typer.echo(f"Warning: everybody who reaches {host} can use this API; it asks for no password.", err=True)
+        typer.echo(f"Warning: anyone who can reach {host} can use this API; it asks for no password.", err=True)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C ends it."
     typer.echo(json.dumps({"url": address}) if as_json else said)
@@ -108,7 +105,7 @@ def worker(
 
 @app.command()
 def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
-    """Say what is installed and used, and how to mend it."""
+    """Say what is installed and used, and how to fix it."""
     findings = []
     for finding in doctoring.examine(schema):
         findings.append(finding)
@@ -118,7 +115,7 @@ def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     if as_json:
         print_json({"ok": not wrong, "findings": [vars(finding) for finding in findings]})
     else:
-        typer.echo(f"To be mended: {', '.join(wrong)}." if wrong else "All is well.")
+        typer.echo(f"To fix: {', '.join(wrong)}." if wrong else "All is well.")
     raise typer.Exit(bool(wrong))
 
 
@@ -126,7 +123,7 @@ def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 def migrate_schema(
     schema: Schema = DEFAULT_SCHEMA,
     laboratory: Annotated[
-        bool, typer.Option("--laboratory", help="Mark it as a laboratory's: `reset` may empty it.")
+        bool, typer.Option("--laboratory", help="Mark it as a laboratory: `reset` may empty it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -135,7 +132,7 @@ def migrate_schema(
     before = standing(database)
     if before == "damaged":
         raise AgentFlowError(
-            f"schema {schema!r} at {database.where} lacks tables that it was given, and they cannot be made again one by one. "
+            f"schema {schema!r} at {database.where} has lost some of its tables, and they cannot be created again one by one. "
             f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
         )
     migrate(database, laboratory=laboratory or is_embedded())
@@ -144,7 +141,7 @@ def migrate_schema(
         print_json({"schema": schema, "server": database.where, "was": before, "laboratory": marked})
     else:
         was = "has" if before == "current" else "now has"
-        whose = f"it is {'' if marked else 'not '}a laboratory's"
+        whose = f"it is {'' if marked else 'not '}a laboratory"
         typer.echo(f"Schema {schema!r} at {database.where} {was} today's tables; {whose}.")
 
 
@@ -158,8 +155,8 @@ def reset(
     engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
     if not _is_laboratory(engine.database):
         raise NotALaboratory(
-            f"schema {schema!r} at {engine.database.where} is not a laboratory's. Nothing was deleted; `agentflow "
-            "migrate --laboratory` makes a new schema one."
+            f"schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
+            "migrate --laboratory` turns a new schema into one."
         )
     found = engine.reliability_metrics()
     what = f"{found['workflows_total']} workflows and {found['business_effects']} business effects"
@@ -237,9 +234,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
         print_figures(figures)
         typer.echo(f"Written to {evidence.REPORT}.")
     if not figures["workflows_total"]:
-        said = (
-            f"There are no workflows in schema {schema}; the notebooks have schemas of their own, such as {NOTEBOOKS}."
-        )
+        said = f"There are no workflows in schema {schema}; the notebooks have their own schemas, such as {NOTEBOOKS}."
         typer.echo(said, err=as_json)
     doubled = figures["duplicate_business_effects"]
     if doubled:
@@ -249,12 +244,12 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 
 
 def _exists(database: Database) -> None:
-    """There is a schema of this name to be read. Raises SchemaMissing, or DatabaseAway."""
+    """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
     database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
     if not inspect(database.alchemy).has_schema(database.schema):
         raise SchemaMissing(
-            f"schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have schemas of "
-            f"their own, such as {NOTEBOOKS}. `agentflow migrate` would make a new and empty one."
+            f"schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
+            f"schemas, such as {NOTEBOOKS}. `agentflow migrate` would create a new, empty one."
         )
 
 

@@ -1,7 +1,4 @@
-"""The commands of the laboratory: workers are killed, schedules played, every one of them tried.
-
-What does not live here: what the commands do (`lab`).
-"""
+"""The commands of the laboratory: kill workers, play a schedule, try every schedule."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def soak(
     from ..lab.crashes.soak import soak as run
 
     if kills and random_kills:
-        raise BadName("--kills and --random-kills exclude each other; give one of them.")
+        raise BadName("--kills and --random-kills cannot be combined; choose one of them.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
     planned = (0 if random_kills else 50) if kills is None else kills
     where = find_database("soak").url.render_as_string(hide_password=False)
@@ -153,13 +150,13 @@ def explore(
     without: Annotated[
         list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
     ] = None,
-    crashes: Annotated[int, typer.Option(help="So many workers may be killed.", min=0, max=9)] = 2,
-    expiries: Annotated[int, typer.Option(help="So many leases may end.", min=0, max=9)] = 2,
-    lost_replies: Annotated[int, typer.Option(help="So many replies of the tool may be lost.", min=0, max=9)] = 1,
+    crashes: Annotated[int, typer.Option(help="How many workers may be killed.", min=0, max=9)] = 2,
+    expiries: Annotated[int, typer.Option(help="How many leases may end.", min=0, max=9)] = 2,
+    lost_replies: Annotated[int, typer.Option(help="How many replies of the tool may be lost.", min=0, max=9)] = 1,
     workflow: Annotated[
         str, typer.Option("--workflow", metavar="NAME", help="Which workflow is run.")
     ] = DEFAULT_WORKFLOW,
-    requests: Annotated[int, typer.Option(help="So many workflows wait.", min=1, max=2)] = 1,
+    requests: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
     ] = "steady",

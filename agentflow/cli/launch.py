@@ -1,7 +1,7 @@
-"""What a program needs before it can run: JupyterLab's command line, a port, workflows of one's own, tables.
+"""What a program needs before it can run: JupyterLab's command line, a port, your own workflows, tables.
 
 Nothing leaves the computer: JupyterLab listens on 127.0.0.1 and keeps its token, and its news, its check for updates
-and its extension index are off. Read `cli` for who asks.
+and its extension index are off.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
 
 
 def become(parts: list[str], schema: str) -> NoReturn:
-    """This process is JupyterLab now (on Windows: waits for it).
+    """Turns this process into JupyterLab (on Windows: waits for it).
 
     Its kernels find the schema in AGENTFLOW_SCHEMA, and its terminals find the command `agentflow`.
     """
@@ -63,7 +63,7 @@ def become(parts: list[str], schema: str) -> NoReturn:
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket on the port; without one, on 8000 or one of the next ten."""
+    """Returns a socket on the port; without a port, on 8000 or one of the next ten."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(8000, 8011) if port is None else [port]:
         try:
@@ -71,20 +71,20 @@ def listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             trouble = error.strerror or str(error)
     raise AgentFlowError(
-        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). End what listens there, or choose "
-        "another with --port."
+        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). Stop what listens there, or choose "
+        "another port with --port."
     )
 
 
 def own_workflows(spelled: str) -> Mapping[str, Workflow]:
-    """The workflow functions that `module:attribute` names."""
+    """Returns the workflow functions that `module:attribute` names."""
     module, _, attribute = spelled.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadName(
-            f"--workflows {spelled!r} names nothing ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
+            f"--workflows {spelled!r} cannot be imported ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
         ) from error
     if isinstance(found, Mapping) and found and all(map(callable, found.values())):
         return found
@@ -96,7 +96,7 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
 
 
 def wait_for_tables(database: Database, identity: str) -> None:
-    """The schema has today's tables, or the worker was told to stop; a database that is away is waited for."""
+    """Waits until the schema has today's tables, or the worker is told to stop."""
     pause = 0.0
     while not database.give_up.wait(pause):
         try:

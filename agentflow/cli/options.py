@@ -33,12 +33,12 @@ Progress = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """The value stands on standard output as indented JSON."""
+    """Prints the value as indented JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """The figures stand on standard output, a line each."""
+    """Prints the figures, a line each."""
     width = max(map(len, figures))
     for name, value in figures.items():
         typer.echo(f"{name:<{width}}  {'not known' if value is None else value}")

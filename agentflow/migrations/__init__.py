@@ -23,10 +23,10 @@ _FOLDER = Path(__file__).parent
 
 
 def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
-    """The schema has today's tables, whoever else migrates it at the same time; again changes nothing.
+    """Gives the schema today's tables, whoever else migrates it at the same time; a second call changes nothing.
 
-    `laboratory=True` marks it as a laboratory's, whose rows may be reset; `course=True` as the one that keeps a learner's
-    answers, which never becomes a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
+    `laboratory=True` marks it as a laboratory, whose rows may be reset; `course=True` as the one that keeps a learner's
+    answers, which cannot become a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
     holds workflows or answers and was not marked so before they came, DatabaseAway if PostgreSQL cannot do it now.
     """
     purpose = LABORATORY_MARK if laboratory else COURSE_MARK if course else None
@@ -62,22 +62,22 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         said = str(error.orig).strip().partition("\n")[0]
         if isinstance(error.orig, DuplicateTable):
             raise AgentFlowError(
-                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one are "
-                f"left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
+                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one "
+                f"are left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
             ) from error
         kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
         raise kind(
-            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; mend "
-            "that and run `agentflow migrate` (its user needs the right to create schemas)."
+            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
+            "that and run `agentflow migrate` (the user needs permission to create schemas)."
         ) from error
     finally:
         engine.dispose()
 
 
 def standing(database: Database) -> Literal["missing", "old", "current", "damaged", "newer"]:
-    """How the schema compares with today's tables; nothing is changed. Raises DatabaseAway.
+    """Returns how the schema compares with today's tables; changes nothing. Raises DatabaseAway.
 
-    `damaged`: it was given today's tables, and one of them is gone since.
+    `damaged`: it had today's tables, and has lost one of them since.
     """
     database.check()
     with database.alchemy.connect() as connection:
@@ -113,7 +113,7 @@ def _is_done(database: Database, purpose: str | None) -> bool:
 
 
 def _mark(connection: Connection, database: Database, wanted: str) -> None:
-    """The schema says what it is for. Workflows in an unmarked one are not ours to reset later, answers never are."""
+    """Marks what the schema is for. Workflows in an unmarked schema must not be reset later; answers never."""
     purpose = text("SELECT obj_description(to_regnamespace(:name), 'pg_namespace')")
     found = connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar()
     if found == wanted:
@@ -121,7 +121,7 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
     where = f"schema {database.schema!r} at {database.where}"
     if found == COURSE_MARK:
         raise NotALaboratory(
-            f"{where} keeps the learner's answers, so it never becomes a laboratory. Nothing was changed; choose "
+            f"{where} keeps the learner's answers, so it cannot become a laboratory. Nothing was changed; choose "
             "another name, such as lab."
         )
     if found == LABORATORY_MARK:
@@ -131,7 +131,7 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
         )
     if connection.execute(text(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)')).scalar():
         raise NotALaboratory(
-            f"{where} holds workflows and was not made as a laboratory's. "
+            f"{where} contains workflows and was not created as a laboratory. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
     connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{wanted}'"))

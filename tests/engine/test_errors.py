@@ -240,19 +240,23 @@ PROVOKED: dict[str, Provocation] = {
         lambda e: e.create_workflow({"a": [{1}]}, workflow_id="w-1"),
         ["'w-1'", "$.a[0]", "return plain JSON values"],
     ),
-    "name of the wrong type": ("BadName", lambda e: e.cancel_workflow(7), ["workflow id", "int", "give a text"]),  # type: ignore[arg-type]
+    "name of the wrong type": ("BadName", lambda e: e.cancel_workflow(7), ["workflow id", "int", "pass a text"]),  # type: ignore[arg-type]
     "name too long": ("BadName", lambda e: e.cancel_workflow("x" * 201), ["workflow id", "201", "choose another"]),
     "name with NUL": ("BadName", lambda e: e.cancel_workflow("a\0b"), ["workflow id", "'a\\x00b'", "choose another"]),
-    "name of a schema": ("BadName", lambda e: Database("postgresql://x/y", "Ünï"), ["schema 'Ünï'", "choose another"]),
+    "name of a schema": (
+        "BadName",
+        lambda e: Database("postgresql://x/y", "Ünï"),
+        ["name 'Ünï'", "do not start with a digit"],
+    ),
     "name of PostgreSQL's own": (
         "BadName",
         lambda e: Database("postgresql://x/y", "information_schema"),
-        ["belongs to PostgreSQL", "choose another"],
+        ["reserved for PostgreSQL", "Choose another"],
     ),
     "id twice in a batch": (
         "BadName",
         lambda e: e.create_workflows([1, 1], workflow_ids=["x", "x"]),
-        ["batch", "Give each an id of its own"],
+        ["batch", "give each workflow its own id"],
     ),
     "reserved step id": (
         "BadName",
@@ -271,22 +275,22 @@ PROVOKED: dict[str, Provocation] = {
     "step failed": (
         "StepFailed",
         failed_step,
-        ["'w-1'", "'train'", "division by zero", "Catch StepFailed to go on", "requeue"],
+        ["'w-1'", "'train'", "division by zero", "Catch StepFailed to continue", "requeue"],
     ),
     "changed code": (
         "DeterminismError",
         changed_code,
-        ["'w-1'", "step 'train'", "step 'fit'", "deploy the code that began"],
+        ["'w-1'", "step 'train'", "step 'fit'", "Deploy the code that started"],
     ),
     "same step twice": (
         "DuplicateStep",
         lambda e: raised_inside(e, lambda run: [run.step("s", lambda: 1) for _ in "ab"]),
-        ["'w-1'", "step 's'", "put a counter into the id"],
+        ["'w-1'", "step 's'", "add a counter to the id"],
     ),
     "same step twice by hand": (
         "DuplicateStep",
         twice_by_hand,
-        ["'w-1'", "call 2", "step 'train'", "put a counter into the id"],
+        ["'w-1'", "call 2", "step 'train'", "add a counter to the id"],
     ),
     "nested step": (
         "StepMisuse",
@@ -296,24 +300,24 @@ PROVOKED: dict[str, Provocation] = {
     "async step": (
         "StepMisuse",
         lambda e: raised_inside(e, lambda run: run.step("a", asynchronous)),
-        ["'w-1'", "step 'a'", "give a plain function"],
+        ["'w-1'", "step 'a'", "pass a plain function"],
     ),
     "async workflow": (
         "StepMisuse",
         lambda e: (deploy(e, asynchronous), e.worker("w")),
-        [f"'{NAME}'", "give a plain function"],
+        [f"'{NAME}'", "pass a plain function"],
     ),
     "another action under a key": (
         "ActionMismatch",
         mismatched,
-        ["'w-1'", "'k'", "give each planned action a key of its own"],
+        ["'w-1'", "'k'", "give each planned action its own key"],
     ),
     "another action under a key in one run": (
         "ActionMismatch",
         lambda e: raised_inside(e, other_key),
-        ["'w-1'", "'k'", "give each planned action a key of its own"],
+        ["'w-1'", "'k'", "give each planned action its own key"],
     ),
-    "tool refused": ("ToolRefused", refused_tool, ["pay", "nothing happened", "Mend the cause and requeue"]),
+    "tool refused": ("ToolRefused", refused_tool, ["pay", "nothing happened", "Fix the cause and requeue"]),
     "database away": ("DatabaseAway", away, ["127.0.0.1:1", "Nothing was sent; start it", "agentflow doctor"]),
     "database away while listening": ("DatabaseAway", away_listening, ["127.0.0.1:1", "start it"]),
     "connection lost": ("OutcomeUnknown", killed_connection, ["purpose", "may have been committed", "Issue it again"]),
@@ -323,7 +327,7 @@ PROVOKED: dict[str, Provocation] = {
         refused_statement,
         ["list", "LIMIT must not be negative", "agentflow doctor"],
     ),
-    "rows changed by hand": ("AgentFlowError", counted_wrong, ["'w-1'", "counts 1", "has 0", "Put the rows back"]),
+    "rows changed by hand": ("AgentFlowError", counted_wrong, ["'w-1'", "should have 1", "has 0", "restore the rows"]),
     "not a laboratory": ("NotALaboratory", not_a_laboratory, ["'public'", "Nothing was deleted; use a schema made by"]),
     "lost lease": (
         "LostLease",
@@ -340,7 +344,7 @@ PROVOKED: dict[str, Provocation] = {
         lambda e: raised_inside(e, lambda run: run.step("s", lambda: 1 / 0)),
         ["attempt 1", "'s'", "the next one is due in"],
     ),
-    "stopping": ("Stopping", swallowed_stop, ["let the run end", "another worker goes on"]),
+    "stopping": ("Stopping", swallowed_stop, ["let the run end", "another worker will continue"]),
     "crash": (
         "CrashInjected",
         lambda e: (e.create_workflow("x"), e.run_once("w", crash_after_tool_commit=True)),
@@ -389,7 +393,7 @@ def test_server_that_was_never_started_says_what_to_do(tmp_path: Path) -> None:
 def test_failed_workflow_keeps_its_errors_next_step_in_the_row(engine: Engine) -> None:
     start(engine, lambda run, _: [run.step("s", lambda: 1) for _ in "ab"], workflow_id="w-1")
     assert turn(engine) == "failed"
-    assert "put a counter into the id" in workflow(engine, "w-1")["error"]["message"]
+    assert "add a counter to the id" in workflow(engine, "w-1")["error"]["message"]
 
 
 # -- names that people see

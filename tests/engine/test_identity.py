@@ -220,7 +220,7 @@ def test_same_id_twice_in_one_run_is_refused_and_the_second_call_records_nothing
     assert turn(engine) == "failed"
     row = workflow(engine, workflow_id)
     assert row["error"]["type"] == "DuplicateStep"
-    assert "put a counter into the id" in row["error"]["message"]
+    assert "add a counter to the id" in row["error"]["message"]
     assert [step["step_id"] for step in steps(engine, workflow_id)] == [first[1]]
     assert len(effects(engine)) == (first[0] == "act")
 
@@ -298,7 +298,7 @@ def test_key_planned_for_another_action_is_refused_by_the_statement_itself(engin
     engine.create_action_intent(claim, "k", "pay", {"n": 1})
     before = counts(engine)
     for action, arguments in (("refund", {"n": 1}), ("pay", {"n": 2}), ("pay", None)):
-        with pytest.raises(ActionMismatch, match="give each planned action a key of its own"):
+        with pytest.raises(ActionMismatch, match="give each planned action its own key"):
             engine.create_action_intent(claim, "k", action, arguments)
     assert counts(engine) | {"{s}.history": 0} == before | {"{s}.history": 0}
     query = "SELECT event, transaction, subject FROM {s}.history ORDER BY n OFFSET :before"

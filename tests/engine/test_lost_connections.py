@@ -338,12 +338,15 @@ def test_a_server_without_a_connection_left_is_not_said_to_be_down(
 ) -> None:
     taken: list[Database] = []
     for url, said in ((nine, "slots are reserved for roles"), (server.url(), "sorry, too many clients")):
-        with pytest.raises(DatabaseAway, match=rf"has no connection left .*{said}.*; shut down notebooks") as caught:
+        with pytest.raises(
+            DatabaseAway, match=rf"has no free connection .*{said}.*; shut down unused notebooks"
+        ) as caught:
             _fill(url, taken)
         assert "start" not in str(caught.value)
         monkeypatch.setenv("DATABASE_URL", url)
         (found,) = (one for one in examine("lab") if one.topic == "PostgreSQL")
-        assert "has no connection left" in found.says and found.mend.startswith("Shut down notebooks") and not found.ok
+        assert "has no free connection" in found.says
+        assert found.mend.startswith("Shut down unused notebooks") and not found.ok
     for database in taken:
         database.close()
 
@@ -424,7 +427,7 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
         body = "BEGIN EXECUTE 'DEALLOCATE ALL'; END"  # in a function, so that psycopg does not see it
         session.run(f"CREATE FUNCTION public.forget() RETURNS void LANGUAGE plpgsql AS $${body}$$")
     database.with_texts({"forget": "SELECT public.forget()"}).execute("forget", {})
-    with pytest.raises(AgentFlowError, match="a pooler in transaction mode stands between"):
+    with pytest.raises(AgentFlowError, match="there is a pooler in transaction mode in between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
 
@@ -599,7 +602,7 @@ def test_a_signal_that_comes_inside_a_wait_does_not_lock_the_worker_up() -> None
 def test_what_postgresql_can_never_hold_is_named_and_not_tried_again(engine: Engine) -> None:
     """54000 is an OperationalError like a lost connection, and would be refused again for ever."""
     huge = os.urandom(20_000).hex()
-    with pytest.raises(TooLarge, match="PostgreSQL cannot hold that much in one row"):
+    with pytest.raises(TooLarge, match="PostgreSQL cannot store that much in one row"):
         engine.database.execute("create", {"p_ids": [huge], "p_names": ["job"], "p_inputs": ["1"]})
     assert rows(engine, "SELECT count(*) AS n FROM {s}.workflows") == [{"n": 0}]
 

@@ -323,7 +323,7 @@ def test_step_that_is_async_or_a_generator_is_refused_in_a_sentence(engine: Engi
 @pytest.mark.parametrize("fn", [coroutine, generator])
 def test_worker_refuses_a_workflow_that_is_async_or_a_generator(engine: Engine, fn: Any) -> None:
     deploy(engine, fn)
-    with pytest.raises(StepMisuse, match="give a plain function"):
+    with pytest.raises(StepMisuse, match="pass a plain function"):
         engine.worker("worker")
 
 

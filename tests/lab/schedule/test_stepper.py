@@ -359,7 +359,7 @@ def test_a_line_whose_worker_gets_no_connection_ends_with_that_and_not_with_what
         stepper.reset()
         count = "SELECT count(*) AS n FROM pg_stat_activity WHERE usename = :role"
         change(engine, f"ALTER ROLE {role} CONNECTION LIMIT {rows(engine, count, role=role)[0]['n']}")
-        with pytest.raises(DatabaseAway, match="has no connection left") as caught:
+        with pytest.raises(DatabaseAway, match="has no free connection") as caught:
             stepper.play("A expire")
         assert isinstance(caught.value.__cause__, BadSchedule)
         change(engine, f"ALTER ROLE {role} CONNECTION LIMIT -1")
@@ -420,7 +420,7 @@ def test_a_server_without_a_free_connection_is_told_as_that_before_anything_move
     with Stepper(other) as stepper:
         stepper.engine.database.close()
         change(engine, f"ALTER ROLE {role} CONNECTION LIMIT 0")
-        with pytest.raises(DatabaseAway, match="has no connection left") as caught:
+        with pytest.raises(DatabaseAway, match="has no free connection") as caught:
             stepper.step("A")
         assert "does not answer" not in str(caught.value)
         assert stepper.line == ""

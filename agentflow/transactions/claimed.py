@@ -1,39 +1,22 @@
-"""One method per transaction: rows in, records out.
-
-What lives here: what each named statement is told, and what its answer means. What does not: the texts (`statements`), the
-connection (`database`), what a workflow function sees (`run`, `journal`), and the loop around it (`worker`).
-"""
+"""The transactions of a worker: a claim, and the writes that it guards."""
 
 from __future__ import annotations
 
-import copy
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from .database import Database, Row
-from .errors import (
-    ActionMismatch,
-    AgentFlowError,
-    AlreadyFinished,
-    BadName,
-    CrashInjected,
-    DuplicateStep,
-    EventRefused,
-    IdTaken,
-    LostLease,
-    ToolRefused,
-    UnknownWorkflow,
-)
-from .model import ActionIntent, Boundary, Checkpoint, Claim, Hook, Policy, Tool, ToolCall
-from .statements import TRANSACTIONS
-from .values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
+from ..database import Row
+from ..errors import ActionMismatch, AgentFlowError, CrashInjected, DuplicateStep, LostLease, ToolRefused
+from ..model import ActionIntent, Boundary, Checkpoint, Claim, Tool, ToolCall
+from ..statements import TRANSACTIONS
+from ..values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
+from .unclaimed import UnclaimedTransactions
 
 
-class Transactions:
+class Transactions(UnclaimedTransactions):
     """Every transaction of the engine, each one SQL statement through the database's one door.
 
     `hook` is called before and after each of them with a frozen Boundary. `lease_seconds` and the other times are in
@@ -42,104 +25,12 @@ class Transactions:
 
     journal: Any = None  # what keeps the calls of a claimed workflow, if it is not a ClaimedJournal
 
-    def __init__(self, database: Database, *, policy: Policy | None = None, hook: Hook | None = None) -> None:
-        self.database, self.policy, self.hook = database, policy or Policy(), hook
-
-    def with_hook(self, hook: Hook | None) -> Any:
-        """The same engine on the same database, with another hook."""
-        other = copy.copy(self)
-        other.hook = hook
-        return other
-
-    # -- creating and reading ------------------------------------------------------------------------------------------
-
-    def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
-        """The workflow exists, once, whoever else creates it with this id; its row as get_workflow() shows it.
-
-        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
-        if the id belongs to another name or input.
-        """
-        ((found, created),) = self._create([request], name, [workflow_id]).items()
-        return {**(self.get_workflow(found) or {}), "created": created}
-
-    def create_workflows(
-        self, requests: Sequence[Any], *, name: str, workflow_ids: Sequence[str | None] | None = None
-    ) -> list[str]:
-        """All the workflows exist, in this order; their ids. If one request is bad none is created, and its index is told.
-
-        Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken; the others exist.
-        """
-        return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
-
-    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
-        """The ids in order, and whether this call made each."""
-        check_name("workflow name", name)
-        ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
-        texts = []
-        for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
-            try:
-                check_name("workflow id", workflow_id)
-                texts.append(to_json(request, workflow=wanted[index] or "(new)", step="input"))
-            except AgentFlowError as error:
-                error.add_note(f"This is item {index} of {len(requests)}; none was created.")
-                raise
-        if len(set(ids)) != len(ids):
-            raise BadName(
-                "the same workflow id stands twice in one batch; none was created. Give each an id of its own."
-            )
-        if not ids:
-            return {}
-        params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
-        subject = ids[0] if len(ids) == 1 else None
-        rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
-        if len(rows) != len(ids):
-            raise AgentFlowError(
-                f"create answered for {len(rows)} of {len(ids)} workflows; look which exist, and create again."
-            )
-        taken = {row["id"] for row in rows if not row["same"]}
-        if taken:
-            index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
-            others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
-            raise IdTaken(
-                f"workflow id {ids[index]!r} is taken by another name or input. Nothing of it was changed; choose another id."
-                + others
-            )
-        inserted = {row["id"]: bool(row["inserted"]) for row in rows}
-        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
-
-    def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
-        """The workflow's row with `request`, `steps` and `actions`, or None."""
-        rows = self.database.read("inspect", {"p_workflow": check_name("workflow id", workflow_id)})
-        if not rows:
-            return None
-        row = rows[0]
-        events = {name: json.loads(payload) for name, payload in row["events"].items()}
-        return {**row, "events": events, "request": row["input"]}
-
-    def list_workflows(
-        self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
-    ) -> list[dict[str, Any]]:
-        """A page of workflows, the newest first, whose id begins with `prefix` (taken literally)."""
-        if prefix:
-            check_name("prefix", prefix)
-        params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
-        return self.database.read("list", params)
-
-    def history(self, workflow_id: str) -> list[dict[str, Any]]:
-        """All entries of a workflow in order. An entry of the world stands after the engine's entries that came before it."""
-        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
-        return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
-
-    def show_sql(self, name: str) -> str:
-        """The real text of a transaction."""
-        return self.database.sql(name)
-
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def claim_workflow(
         self, worker_id: str, lease_seconds: float | None = None, *, names: Sequence[str]
     ) -> Claim | None:
-        """The oldest runnable workflow of these names belongs to the worker, or None if there is none now.
+        """Claims the oldest runnable workflow of these names for the worker; returns None if there is none now.
 
         Transaction: claim. A workflow whose crash budget is spent is failed instead, and the next one is claimed.
         """
@@ -170,7 +61,7 @@ class Transactions:
         return bool(self.database.read("runnable", {"p_names": list(names)})[0]["runnable"])
 
     def load(self, claim: Claim) -> tuple[Claim, list[Checkpoint], dict[str, ActionIntent]]:
-        """The checkpoints and planned actions of the claimed workflow, counted against its row.
+        """Loads the checkpoints and planned actions of the claimed workflow, counted against its row.
 
         Transaction: load. Raises LostLease if the token is not the row's any more.
         """
@@ -194,8 +85,8 @@ class Transactions:
         }
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
-                f"workflow {claim.workflow_id!r} counts {rows[0]['checkpoints']} checkpoints and has {len(steps)}. Somebody "
-                "changed the rows by hand; nothing was replayed. Put the rows back, or cancel the workflow."
+                f"workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints and has {len(steps)}: somebody "
+                "changed its rows by hand. Nothing was replayed; restore the rows, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
 
@@ -205,7 +96,7 @@ class Transactions:
         self, claim: Claim, step_id: str, value: Any = None, *, state: str | None = None,
         error: dict[str, Any] | None = None, detail: str | None = None,
     ) -> Claim:  # fmt: skip
-        """The step's result (or its final failure) is recorded; the claim for the next write.
+        """Records the step's result (or its final failure), and returns the claim for the next write.
 
         Transaction: checkpoint. Raises LostLease, UnfaithfulValue.
         """
@@ -217,7 +108,7 @@ class Transactions:
         self, claim: Claim, key: str, action: str, arguments: Any = None, *,
         state: str = "ACTION_PENDING", detail: str | None = None,
     ) -> ActionIntent:  # fmt: skip
-        """The action is planned under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
+        """Plans the action under its idempotency key, `<workflow id>:<key>`; planning it again changes nothing.
 
         Transaction: intent. Raises LostLease, and ActionMismatch if the key has another action or other arguments.
         """
@@ -234,7 +125,7 @@ class Transactions:
         return intent
 
     def call_tool(self, claim: Claim, intent: ActionIntent, tool: Tool) -> Any:
-        """What the tool answered. The world may have acted whether or not this returns.
+        """Calls the tool and returns its answer. The world may have acted whether or not this returns.
 
         Transaction: tool, the world's own. Raises ToolRefused if it certainly did nothing; any other error means that
         nobody knows.
@@ -258,7 +149,7 @@ class Transactions:
         self, claim: Claim, tool_result: Any, key: str, *, state: str = "ACTION_ACKNOWLEDGED",
         error: dict[str, Any] | None = None, detail: str | None = None,
     ) -> Claim:  # fmt: skip
-        """The planned action is acknowledged with the tool's result (or its refusal) and checkpointed.
+        """Acknowledges the planned action with the tool's result (or its refusal), and checkpoints it.
 
         Transaction: acknowledge. Raises LostLease, also when the action is not pending; UnfaithfulValue.
         """
@@ -267,14 +158,14 @@ class Transactions:
         return replace(claim, checkpoints=claim.checkpoints + 1, attempts=0)
 
     def complete_workflow(self, claim: Claim, result: Any, *, detail: str | None = None) -> None:
-        """The workflow is completed with this result and holds no lease. Transaction: complete. Raises LostLease."""
+        """Completes the workflow with this result and ends its lease. Transaction: complete. Raises LostLease."""
         text = to_json(result, workflow=claim.workflow_id, step="result")
         self._guarded("complete", claim, None, {"p_value": text}, detail)
 
     def wait_for_event(
         self, claim: Claim, step_id: str, name: str, *, state: str | None = None, detail: str | None = None
     ) -> tuple[Claim, bool, Any]:
-        """Either the event had arrived and is checkpointed, or the workflow is parked without a lease.
+        """Checkpoints the event if it has arrived; otherwise parks the workflow without a lease.
 
         Returns the next claim, whether it had arrived, and the payload. Transaction: wait. Raises LostLease.
         """
@@ -290,72 +181,27 @@ class Transactions:
         return replace(claim, checkpoints=row["checkpoints"], attempts=0), arrived, row["payload"]
 
     def renew_lease(self, claim: Claim) -> None:
-        """The lease lasts another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
+        """Makes the lease last another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
         self._guarded("renew", claim, None, {"p_lease": timedelta(seconds=claim.lease_seconds)})
 
     def release_lease(self, claim: Claim) -> None:
-        """Nobody holds the workflow; the next claim is no recovery. Transaction: release. Raises LostLease."""
+        """Gives the workflow back; the next claim is not a recovery. Transaction: release. Raises LostLease."""
         self._guarded("release", claim, None, {})
 
     def postpone(self, claim: Claim, step_id: str, error: dict[str, Any], delay_seconds: float) -> None:
-        """The failed attempt is counted, the lease released, the next attempt due later. Transaction: postpone."""
+        """Counts the failure, releases the lease, and has the next try due later. Transaction: postpone. Raises LostLease."""
         text = to_json(error, workflow=claim.workflow_id, step=step_id)
         self._guarded("postpone", claim, step_id, {"p_error": text, "p_delay": timedelta(seconds=delay_seconds)})
 
     def fail_workflow(self, claim: Claim, error: dict[str, Any], step_id: str | None = None) -> None:
-        """The workflow is failed and the error kept; `requeue_workflow` revives it. Transaction: fail. Raises LostLease."""
+        """Fails the workflow and keeps the error; `requeue_workflow` revives it. Transaction: fail. Raises LostLease."""
         text = to_json(error, workflow=claim.workflow_id, step=step_id or "?")
         self._guarded("fail", claim, step_id, {"p_error": text})
 
-    # -- what people and the outside do to a workflow --------------------------------------------------------------------
-
-    def deliver_event(self, workflow_id: str, name: str, payload: Any = None) -> None:
-        """The workflow has the event; if it waits for it, it is runnable. The same delivery again changes nothing.
-
-        Transaction: deliver. Raises UnknownWorkflow, UnfaithfulValue, and EventRefused if another payload came first or
-        the workflow is finished.
-        """
-        check_name("event name", name, MAX_EVENT_NAME)
-        text = to_json(payload, workflow=workflow_id, step=name)
-        row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
-        if row["outcome"] == "refused" and not row["same"]:
-            why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
-            raise EventRefused(
-                f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
-            )
-
-    def cancel_workflow(self, workflow_id: str) -> None:
-        """The workflow is cancelled; a worker that holds it is refused from now on. Transaction: cancel.
-
-        Raises UnknownWorkflow, and AlreadyFinished if complete or fail won.
-        """
-        row = self._unclaimed("cancel", workflow_id)
-        if row["outcome"] == "refused" and row["status"] != "cancelled":
-            raise AlreadyFinished(workflow_id, row["status"], "cancelled")
-
-    def requeue_workflow(self, workflow_id: str) -> None:
-        """A failed workflow is runnable again: budgets fresh, its last recorded failure gone. Transaction: requeue.
-
-        Raises UnknownWorkflow, and AlreadyFinished if it is not failed.
-        """
-        row = self._unclaimed("requeue", workflow_id)
-        if row["outcome"] == "refused" and not (row["in_doubt"] and row["status"] == "ready"):
-            raise AlreadyFinished(workflow_id, row["status"], "requeued")
-
-    def expire_lease(self, workflow_id: str) -> None:
-        """The workflow's lease has expired, or its back-off has ended (the laboratory's clock). Transaction: expire.
-
-        Raises UnknownWorkflow, and AlreadyFinished if there is nothing to age.
-        """
-        row = self._unclaimed("expire", workflow_id)
-        if row["outcome"] == "refused" and not row["in_doubt"]:
-            status = "ready and held by nobody" if row["status"] == "ready" else row["status"]
-            raise AlreadyFinished(workflow_id, status, "aged")
-
-    # -- how each of them is asked -------------------------------------------------------------------------------------
+    # -- how each of them is issued -----------------------------------------------------------------------------------
 
     def _recorded(self, claim: Claim, step_id: str, value: Any, error: dict[str, Any] | None) -> dict[str, Any]:
-        """Exactly one of value and error, as JSON text."""
+        """Returns exactly one of value and error as JSON text."""
         check_name("step id", step_id)
         if error is None:
             return {"p_value": to_json(value, workflow=claim.workflow_id, step=step_id), "p_error": None}
@@ -387,7 +233,7 @@ class Transactions:
             rows, again = self.database.transact(name, told, boundary, self.hook)
             in_doubt = in_doubt or again
         if not rows:
-            raise LostLease(claim.workflow_id, name, "the workflow does not exist any more")
+            raise LostLease(claim.workflow_id, name, "the workflow no longer exists")
         row = rows[0]
         if row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim)):
             return row
@@ -395,31 +241,9 @@ class Transactions:
         if reason is None and name == "intent":
             raise ActionMismatch(
                 f"workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
-                "Nothing was changed; give each planned action a key of its own."
+                "Nothing was changed; give each planned action its own key."
             )
         raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
-
-    def _unclaimed(
-        self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
-    ) -> Row:
-        check_name("workflow id", workflow_id)
-        told = {
-            "p_workflow": workflow_id,
-            "p_worker": None,
-            "p_token": None,
-            "p_subject": subject,
-            "p_detail": None,
-            **(params or {}),
-        }
-        boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
-        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
-        now_possible = TRANSACTIONS[name].now_possible
-        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
-            rows, again = self.database.transact(name, told, boundary, self.hook)
-            in_doubt = in_doubt or again
-        if not rows:
-            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; list_workflows() shows which there are.")
-        return {**rows[0], "in_doubt": in_doubt}
 
 
 def _state_after(step_id: str, declared: str | None) -> str:
@@ -450,5 +274,5 @@ def _reason(row: Row, claim: Claim) -> str | None:
     if row["expired"]:
         return "the lease expired"
     if row["checkpoints"] != claim.checkpoints:
-        return f"the row counts {row['checkpoints']} checkpoints, the writer {claim.checkpoints}"
+        return f"the row has {row['checkpoints']} checkpoints, but the writer counted {claim.checkpoints}"
     return None

@@ -1,0 +1,179 @@
+"""The transactions and reads that need no claim."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..database import Database, Row
+from ..errors import AgentFlowError, AlreadyFinished, BadName, EventRefused, IdTaken, UnknownWorkflow
+from ..model import Boundary, Hook, Policy
+from ..statements import TRANSACTIONS
+from ..values import MAX_EVENT_NAME, check_name, to_json
+
+
+class UnclaimedTransactions:
+    """What anybody may do to a workflow with no claim: create it, read it, deliver to it, cancel, requeue and age it."""
+
+    def __init__(self, database: Database, *, policy: Policy | None = None, hook: Hook | None = None) -> None:
+        self.database, self.policy, self.hook = database, policy or Policy(), hook
+
+    def with_hook(self, hook: Hook | None) -> Any:
+        """The same engine on the same database, with another hook."""
+        other = copy.copy(self)
+        other.hook = hook
+        return other
+
+    # -- creating and reading ------------------------------------------------------------------------------------------
+
+    def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
+        """Creates the workflow once, whoever else creates it with this id; returns its row as get_workflow() shows it.
+
+        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
+        if the id belongs to another name or input.
+        """
+        ((found, created),) = self._create([request], name, [workflow_id]).items()
+        return {**(self.get_workflow(found) or {}), "created": created}
+
+    def create_workflows(
+        self, requests: Sequence[Any], *, name: str, workflow_ids: Sequence[str | None] | None = None
+    ) -> list[str]:
+        """Creates all the workflows, in this order, and returns their ids. If one request is bad, the error names its index.
+
+        None is created then. Transaction: create. Raises like create_workflow(); IdTaken names the first id that was taken,
+        and the others exist.
+        """
+        return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
+
+    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
+        """The ids in order, and whether this call made each."""
+        check_name("workflow name", name)
+        ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
+        texts = []
+        for index, (workflow_id, request) in enumerate(zip(ids, requests, strict=True)):
+            try:
+                check_name("workflow id", workflow_id)
+                texts.append(to_json(request, workflow=wanted[index] or "(new)", step="input"))
+            except AgentFlowError as error:
+                error.add_note(f"This is item {index} of {len(requests)}; none was created.")
+                raise
+        if len(set(ids)) != len(ids):
+            raise BadName(
+                "The same workflow id appears twice in one batch. None was created; give each workflow its own id."
+            )
+        if not ids:
+            return {}
+        params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
+        subject = ids[0] if len(ids) == 1 else None
+        rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
+        if len(rows) != len(ids):
+            raise AgentFlowError(
+                f"create returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
+            )
+        taken = {row["id"] for row in rows if not row["same"]}
+        if taken:
+            index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
+            others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
+            raise IdTaken(
+                f"workflow id {ids[index]!r} already belongs to a workflow with another name or input. That one was "
+                "not changed; choose another id." + others
+            )
+        inserted = {row["id"]: bool(row["inserted"]) for row in rows}
+        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
+
+    def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
+        """The workflow's row with `request`, `steps` and `actions`, or None."""
+        rows = self.database.read("inspect", {"p_workflow": check_name("workflow id", workflow_id)})
+        if not rows:
+            return None
+        row = rows[0]
+        events = {name: json.loads(payload) for name, payload in row["events"].items()}
+        return {**row, "events": events, "request": row["input"]}
+
+    def list_workflows(
+        self, *, status: str | None = None, prefix: str = "", limit: int = 100, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """A page of workflows, the newest first, whose id begins with `prefix` (taken literally)."""
+        if prefix:
+            check_name("prefix", prefix)
+        params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
+        return self.database.read("list", params)
+
+    def history(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Returns all entries of a workflow in order. The world's entries stand after the engine's that came before them."""
+        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
+        return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
+
+    def show_sql(self, name: str) -> str:
+        """The real text of a transaction."""
+        return self.database.sql(name)
+
+    # -- what people and the outside do to a workflow --------------------------------------------------------------------
+
+    def deliver_event(self, workflow_id: str, name: str, payload: Any = None) -> None:
+        """Gives the workflow the event; if it waits for it, it is runnable. The same delivery again changes nothing.
+
+        Transaction: deliver. Raises UnknownWorkflow, UnfaithfulValue, and EventRefused if another payload came first or
+        the workflow is finished.
+        """
+        check_name("event name", name, MAX_EVENT_NAME)
+        text = to_json(payload, workflow=workflow_id, step=name)
+        row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
+        if row["outcome"] == "refused" and not row["same"]:
+            why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
+            raise EventRefused(
+                f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
+            )
+
+    def cancel_workflow(self, workflow_id: str) -> None:
+        """Cancels the workflow; a worker that holds it is refused from now on. Transaction: cancel.
+
+        Raises UnknownWorkflow, and AlreadyFinished if complete or fail won.
+        """
+        row = self._unclaimed("cancel", workflow_id)
+        if row["outcome"] == "refused" and row["status"] != "cancelled":
+            raise AlreadyFinished(workflow_id, row["status"], "cancelled")
+
+    def requeue_workflow(self, workflow_id: str) -> None:
+        """Makes a failed workflow runnable again, with fresh budgets and without its last recorded failure. Transaction: requeue.
+
+        Raises UnknownWorkflow, and AlreadyFinished if it is not failed.
+        """
+        row = self._unclaimed("requeue", workflow_id)
+        if row["outcome"] == "refused" and not (row["in_doubt"] and row["status"] == "ready"):
+            raise AlreadyFinished(workflow_id, row["status"], "requeued")
+
+    def expire_lease(self, workflow_id: str) -> None:
+        """Ends the workflow's lease, or its back-off, now (the laboratory's clock). Transaction: expire.
+
+        Raises UnknownWorkflow, and AlreadyFinished if there is nothing to age.
+        """
+        row = self._unclaimed("expire", workflow_id)
+        if row["outcome"] == "refused" and not row["in_doubt"]:
+            status = "ready and held by nobody" if row["status"] == "ready" else row["status"]
+            raise AlreadyFinished(workflow_id, status, "aged")
+
+    def _unclaimed(
+        self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
+    ) -> Row:
+        check_name("workflow id", workflow_id)
+        told = {
+            "p_workflow": workflow_id,
+            "p_worker": None,
+            "p_token": None,
+            "p_subject": subject,
+            "p_detail": None,
+            **(params or {}),
+        }
+        boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
+        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+        now_possible = TRANSACTIONS[name].now_possible
+        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
+            rows, again = self.database.transact(name, told, boundary, self.hook)
+            in_doubt = in_doubt or again
+        if not rows:
+            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
+        return {**rows[0], "in_doubt": in_doubt}
