@@ -21,11 +21,11 @@ from typing import Any
 import psycopg
 from psycopg.sql import Literal
 
-from ...database import Database
+from ...database import Database, Row
 from ...driver_errors import translate
 from ...errors import DatabaseAway
 from ...statements import Statement
-from ..verify.snapshot import Row, Rows, rows_from, rows_sql
+from ..verify.snapshot import Rows, rows_from, rows_sql
 
 Answer = list[dict[str, Any]] | Exception
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from ...database import Row
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
-from ..verify.snapshot import Row
 from .own_process import OutOfTime, Progress
 from .replayed_worker import Place, WrongCode
 from .transitions import Happened, World

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...database import Row
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
@@ -20,7 +21,7 @@ from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
-from ..verify.snapshot import Row, Rows
+from ..verify.snapshot import Rows
 from .answers import AnswerCache
 from .own_process import Progress
 from .replayed_worker import Place, Player, WrongCode, one_claim
