@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -30,11 +30,12 @@ from .answers import AnswerCache
 from .own_process import DidNotReturn, OutOfTime, Progress, run_apart
 from .replayed_worker import WrongCode
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Fall, Graph, Rules
+from .search import DEAD, Bounds, Graph, Rules
 from .trace import walked
 from .transitions import World
 
 StopAt = Literal["harm", "authority", "never"]
+ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
@@ -115,7 +116,7 @@ def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: 
     try:
         graph = _prepared(cache, engine, plan, inputs, reached)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
-        _search(graph, plan.moves, _enough(plan.stop_at))
+        _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
         findings = tuple(_findings(graph, plan.setting))
     finally:
@@ -134,11 +135,6 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
 def _where(engine: Engine | type[Engine] | None) -> str:
     near = engine.database if isinstance(engine, Engine) else find_database()
     return near.url.render_as_string(hide_password=False)
-
-
-def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
-    ends = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}[stop_at]
-    return lambda fall: fall.invariant.kind in ends
 
 
 def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: Progress) -> Graph:
@@ -184,7 +180,7 @@ def _raised(world: World) -> str:
     return f" It raised {failure['type']}: {message:.300}{own_line(error)}."
 
 
-def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool]) -> None:
+def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     """Searches. Raises ExplorerError, with the schedule that led there, for code that went wrong."""
 
     def after(state: int) -> str:
@@ -192,7 +188,7 @@ def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool]) -> 
 
     graph.rules.world.player.where = lambda: after(graph.looked_at)
     try:
-        graph.search(moves, enough)
+        graph.search(moves, ends)
         doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
