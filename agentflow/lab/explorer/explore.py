@@ -27,7 +27,7 @@ from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
 from .answers import AnswerCache
-from .own_process import DidNotReturn, OutOfTime, Progress, run_apart
+from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode
 from .report import Exploration, Finding
 from .search import DEAD, Bounds, Graph, Rules
@@ -75,7 +75,7 @@ def explore(
         _explored(kind, engine, database, setting) as made,
     ):
         inputs = inputs_for(setting, made.workflows)
-        reached = Progress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
+        reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
         with progress_bar(" states", progress) as show:
             try:
                 return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
@@ -98,7 +98,7 @@ class _Plan:
     time_limit: float
 
     def report(
-        self, reached: Progress, stopped: str, schedules: int | None = None, findings: tuple[Finding, ...] = (),
+        self, reached: SearchProgress, stopped: str, schedules: int | None = None, findings: tuple[Finding, ...] = (),
         graph: Graph | None = None,
     ) -> Exploration:  # fmt: skip
         """The report of an exploration that came so far."""
@@ -109,7 +109,7 @@ class _Plan:
         )  # fmt: skip
 
 
-def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: Progress) -> Exploration:
+def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: SearchProgress) -> Exploration:
     """The whole exploration, in this process."""
     budget = engine.policy.crash_budget
     cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
@@ -137,7 +137,7 @@ def _where(engine: Engine | type[Engine] | None) -> str:
     return near.url.render_as_string(hide_password=False)
 
 
-def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: Progress) -> Graph:
+def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: SearchProgress) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     try:
         world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
@@ -244,7 +244,8 @@ def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     rows = state.rows
     for _ in range(MOST_MOVES if lane else 0):
         given = rules.world.given_time(rows)
-        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        worker = rules.world.started(rules.world.identity(lane, given[1]))
+        then = rules.world.to_its_end(given[1], worker).rows
         if then == rows:
             return
         yield from [*given[0], Move("go", lane, None)]

@@ -17,7 +17,7 @@ from ...database import Row
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
-from .own_process import OutOfTime, Progress
+from .own_process import OutOfTime, SearchProgress
 from .replayed_worker import Place, WrongCode
 from .transitions import Happened, World
 
@@ -204,23 +204,21 @@ class Graph:
         while self.at < len(self.states):
             if self.at == level_ends:
                 self.depth, level_ends = self.depth + 1, len(self.states)
-            if self.depth == moves:
-                self.stopped = f"the bound of {moves} moves"
-                break
             self._report(progress)
             try:
                 progress.check_deadline()
-                fell = self._expand(self.at, ends)
+                if self.depth == moves:
+                    self.stopped = f"the bound of {moves} moves"
+                elif self._expand(self.at, ends):
+                    self.stopped = "an invariant that fell"
             except OutOfTime as over:
                 self.stopped = str(over)
-                break
-            if fell:
-                self.stopped = "an invariant that fell"
+            if self.stopped:
                 break
             self.at += 1
         self._report(progress)
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: SearchProgress) -> None:
         progress.states, progress.transitions, progress.depth = self.at, self.transitions, self.depth
         progress.statements, progress.rows = self.rules.world.cache.statements, len(self.rules.world.cache)
 
@@ -266,10 +264,7 @@ class Graph:
 
     def _fell(self, fall: Fall) -> bool:
         """Whether this is the first fall of its invariant; later ones are no shorter."""
-        if fall.invariant.name in self.falls:
-            return False
-        self.falls[fall.invariant.name] = fall
-        return True
+        return self.falls.setdefault(fall.invariant.name, fall) is fall
 
     # -- schedules ---------------------------------------------------------------------------------------------------
 
