@@ -66,12 +66,13 @@ def explore(
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here. On a platform without fork, the time is checked between transactions.
     """
+    near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit)
     with (
-        own_schema(_where(engine), schema or new_name("explore")) as database,
+        own_schema(near.url.render_as_string(hide_password=False), schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
     ):
         inputs = inputs_for(setting, made.workflows)
@@ -81,7 +82,7 @@ def explore(
                 return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
-                    return plan.report(reached, stopped="the time limit")
+                    return plan.report(reached)
                 raise ExplorerError(f"{reached.where}{killed} {MEND}") from None
 
 
@@ -98,14 +99,14 @@ class _Plan:
     time_limit: float
 
     def report(
-        self, reached: SearchProgress, stopped: str, schedules: int | None = None, findings: tuple[Finding, ...] = (),
-        graph: Graph | None = None,
-    ) -> Exploration:  # fmt: skip
-        """The report of an exploration that came so far."""
+        self, reached: SearchProgress, findings: tuple[Finding, ...] = (), graph: Graph | None = None
+    ) -> Exploration:
+        """The result of an exploration that came so far; without its graph, it was stopped by the time limit."""
+        counts = graph.counts() if graph and not graph.stopped else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
-            schedules, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows, findings, stopped,
-            graph,
+            counts[0] if counts else None, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows,
+            findings, graph.stopped if graph else "the time limit", graph,
         )  # fmt: skip
 
 
@@ -121,8 +122,7 @@ def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: 
         findings = tuple(_findings(graph, plan.setting))
     finally:
         cache.close()
-    counts = graph.counts() if not graph.stopped else None
-    return plan.report(reached, graph.stopped, counts[0] if counts else None, findings, graph)
+    return plan.report(reached, findings, graph)
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -130,11 +130,6 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
     kind = type(engine) if isinstance(engine, Engine) else engine or Engine
     guards: tuple[str, ...] = getattr(kind, "without", ())
     return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
-
-
-def _where(engine: Engine | type[Engine] | None) -> str:
-    near = engine.database if isinstance(engine, Engine) else find_database()
-    return near.url.render_as_string(hide_password=False)
 
 
 def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: SearchProgress) -> Graph:
@@ -221,39 +216,29 @@ def _awaited(engine: Engine, setting: Setting) -> list[str]:
 
 def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
     """Each invariant's first fall, harm before authority, the shortest first."""
-    falls = graph.falls.values()
-    for fall in sorted(
-        falls, key=lambda one: (one.invariant.kind != "harm", len(graph.way(one.state)) + bool(one.move))
-    ):
-        moves = (*graph.way(fall.state), *([fall.move] if fall.move else []))
-        history = tuple(walked(graph.rules, moves).history)
-        schedule, one = Schedule(setting, moves), fall.invariant
+    found = [(fall, (*graph.way(fall.state), *filter(None, [fall.move]))) for fall in graph.falls.values()]
+    for fall, moves in sorted(found, key=lambda one: (one[0].invariant.kind != "harm", len(one[1]))):
+        history, one = tuple(walked(graph.rules, moves).history), fall.invariant
         then = () if fall.move else tuple(_what_comes(graph, fall.state))
-        yield Finding(one.name, one.kind, one.sentence, schedule, str(fall.guilty), history, then)
+        yield Finding(one.name, one.kind, one.sentence, Schedule(setting, moves), str(fall.guilty), history, then)
 
 
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
-    state, rules = graph.states[number], graph.rules
-    places = dict(zip(rules.lanes, state.lanes, strict=True))
-    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
+    places = dict(zip(lanes, at, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
     dead = [lane for lane, place in places.items() if place == DEAD]
     lane = (free + dead or [""])[0]
     if lane in dead:
         yield Move("start", lane)
-    rows = state.rows
     for _ in range(MOST_MOVES if lane else 0):
-        given = rules.world.given_time(rows)
-        worker = rules.world.started(rules.world.identity(lane, given[1]))
-        then = rules.world.to_its_end(given[1], worker).rows
+        moves, given = world.given_time(rows)
+        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
         if then == rows:
             return
-        yield from [*given[0], Move("go", lane, None)]
+        yield from [*moves, Move("go", lane, None)]
         rows = then
-
-
-def _idle(rules: Rules, place: int) -> bool:
-    return not rules.world.player.places[place].answers
 
 
 @contextmanager
