@@ -75,11 +75,7 @@ class Rules:
         for index, number in enumerate(state.lanes):
             if number == DEAD:
                 started = self.world.started(self.world.identity(self.lanes[index], state.rows))
-                yield (
-                    Move("start", self.lanes[index]),
-                    state._replace(lanes=_put(state.lanes, index, started.number)),
-                    None,
-                )
+                yield Move("start", self.lanes[index]), _at(started.number, state, index, state.rows), None
         yield from self._renewing(state, alive)
         yield from self._outside(state)
 
@@ -87,13 +83,15 @@ class Rules:
         for index, place in alive:
             happened = self.world.go(state.rows, place)
             if happened.rows != state.rows or happened.place.number != place.number:
-                yield Move("go", self.lanes[index]), _after(state, index, happened), happened
+                after = _at(happened.place.number, state, index, happened.rows)
+                yield Move("go", self.lanes[index]), after, happened
         for kind in _LOSING:
             spent = self._spent(state, kind)
             for index, place in alive:
                 if spent and place.stands and place.stands.transaction == "tool":
                     happened = self.world.go(state.rows, place, kind.loses)
-                    yield Move(kind.name, self.lanes[index]), _after(spent, index, happened), happened
+                    after = _at(happened.place.number, spent, index, happened.rows)
+                    yield Move(kind.name, self.lanes[index]), after, happened
 
     def _spent(self, state: ExplorerState, kind: FaultKind) -> ExplorerState | None:
         """The state when this fault is counted against its bound; None if the bound is reached."""
@@ -106,11 +104,7 @@ class Rules:
         for index, place in alive:
             if spent and place.answers:
                 rows = self.world.killed(state.rows, place.program)
-                yield (
-                    Move("kill", self.lanes[index]),
-                    spent._replace(rows=rows, lanes=_put(state.lanes, index, DEAD)),
-                    None,
-                )
+                yield Move("kill", self.lanes[index]), _at(DEAD, spent, index, rows), None
 
     def _renewing(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         for index, place in alive if state.renewals < self.bounds.renewals else ():
@@ -153,12 +147,9 @@ class Rules:
                     bit <<= 1
 
 
-def _put(lanes: tuple[int, ...], index: int, number: int) -> tuple[int, ...]:
-    return (*lanes[:index], number, *lanes[index + 1 :])
-
-
-def _after(state: ExplorerState, index: int, happened: Happened) -> ExplorerState:
-    return state._replace(rows=happened.rows, lanes=_put(state.lanes, index, happened.place.number))
+def _at(place: int, state: ExplorerState, index: int, rows: int) -> ExplorerState:
+    """The state with these rows, and with the worker of one lane at this place."""
+    return state._replace(rows=rows, lanes=(*state.lanes[:index], place, *state.lanes[index + 1 :]))
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,11 @@ class World:
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
-        self.first = self._outside(
-            self.cache.number(Rows()),
-            "create",
-            lambda engine: engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows),
-        ).rows
+
+        def create(engine: Engine) -> None:
+            engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
+
+        self.first = self._outside(self.cache.number(Rows()), "create", create).rows
         self.expected: tuple[str, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
