@@ -40,7 +40,6 @@ class Happened:
     place: Place
     entries: tuple[Row, ...]
     violations: tuple[tuple[Invariant, Guilty], ...]
-    ended: str | None
 
 
 class World:
@@ -130,7 +129,7 @@ class World:
         judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
         guilty = tuple(violations(judged))
         then = place if place.pending else self._roots.get(place.program, place)
-        return Happened(number, then, tuple(entries), guilty, place.ended)
+        return Happened(number, then, tuple(entries), guilty)
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""
