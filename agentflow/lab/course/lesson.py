@@ -18,7 +18,7 @@ from . import stages
 from .judging import NOT_SOLVED, is_number, judged
 from .outline import SURE, Exercise, Outline, Question
 from .prompts import AGAIN, Hints, Prompt
-from .record import PASSED, SOLVED, Record, StageRecord, predicted, the_record
+from .record import PASSED, SOLVED, Kept, Record, StageRecord, predicted, the_record
 
 LATE = "Too late: the answer has been revealed, so this one was not recorded."
 STAYS = "Your first answer stays."
@@ -93,7 +93,7 @@ class Lesson:
         question = self.outline.question(name)
         kept = self._record.keep(predicted(name), None)
         self._revealed.add(name)
-        lines = [f"It is {question.right}: {question.options[question.right - 1].says}. {question.because}"]
+        lines = [f"It is {question.right}: {list(question.options)[question.right - 1]}. {question.because}"]
         if kept and (given := kept.answer(name)):
             lines.append(_compared(question, given))
         if name in self._prompts:
@@ -103,15 +103,13 @@ class Lesson:
     def summary(self) -> Notes:
         """Shows what was predicted and what was right, with the ideas behind the wrong answers."""
         kept = self._record.this_round()
-        answers = {question: kept.answer(question.name) for question in self.outline.questions} if kept else {}
-        given = {question: answer for question, answer in answers.items() if answer}
+        given = _answers(self.outline, kept) if kept else []
         if not given:
             return self._notes(["You predicted nothing in this stage.", AGAIN])
-        wrong = [(question, answer) for question, answer in given.items() if answer["answer"] != question.right]
+        wrong = [(question, answer) for question, answer in given if answer["answer"] != question.right]
         lines = [f"Predicted: {len(given)} of {len(self.outline.questions)}. Right: {len(given) - len(wrong)}."]
         lines += [f"{question.ask} {_compared(question, answer)}" for question, answer in wrong]
-        rows = [_predicted_row(question, answer) for question, answer in given.items()]
-        return self._notes(lines, Table(rows, "your predictions"))
+        return self._notes(lines, Table([_predicted_row(*one) for one in given], "your predictions"))
 
     def again(self) -> Notes:
         """Starts another round, in which every question is open; the earlier answers are kept beside it."""
@@ -182,12 +180,18 @@ class Lesson:
         return f"{self.outline.title}: {self.outline.minutes} minutes, questions: {questions}, exercises: {exercises}"
 
 
+def _answers(outline: Outline, kept: Kept) -> list[tuple[Question, Mapping[str, Any]]]:
+    """The questions that were answered in this round, each with its answer."""
+    answers = ((question, kept.answer(question.name)) for question in outline.questions)
+    return [(question, answer) for question, answer in answers if answer]
+
+
 def _compared(question: Question, given: Mapping[str, Any]) -> str:
     """What was predicted, and if it is wrong, the idea behind it and what is so instead."""
     if given["answer"] == question.right:
         return f"You predicted it ({given['sure']})."
-    option = question.options[given["answer"] - 1]
-    return f"You answered {given['answer']} ({given['sure']}): {option.says}. That would be true if {option.misconception}."
+    option, misconception = list(question.options.items())[given["answer"] - 1]
+    return f"You answered {given['answer']} ({given['sure']}): {option}. That would be true if {misconception}."
 
 
 def _predicted_row(question: Question, given: Mapping[str, Any]) -> Row:
@@ -197,8 +201,7 @@ def _predicted_row(question: Question, given: Mapping[str, Any]) -> Row:
 
 def _progress_row(record: StageRecord) -> Row:
     outline, kept = record.outline, record.predicted()
-    answers = [(question, kept.answer(question.name)) for question in outline.questions] if kept else []
-    right = sum(bool(given and given["answer"] == question.right) for question, given in answers)
+    right = sum(given["answer"] == question.right for question, given in _answers(outline, kept)) if kept else 0
     solved = sum(SOLVED in kept.events for kept in map(record.exercise, outline.exercises) if kept)
     return {
         "stage": outline.name,

@@ -16,7 +16,7 @@ from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 Session = psycopg.Connection[dict[str, Any]]
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
@@ -142,71 +142,51 @@ OUTLINE = Outline(
         Question(
             "the-same-row",
             "Eight requests wait. Two workers ask for the oldest at the same moment. What happens?",
-            (
-                Option(
-                    "both get request-1 and both work on it",
-                    "a claim read first and wrote later. In fact it does both in one statement, and the row is locked meanwhile",
-                ),
-                Option(
-                    "one gets request-1, the other waits until it is completed",
-                    "the lock lasted as long as the work. In fact it lasts one statement, a few milliseconds",
-                ),
-                Option(
-                    "one gets request-1, the other waits for that claim's commit and then takes request-2",
-                    "every lock had to be waited for. In fact only a plain lock is, and SKIP LOCKED passes over it",
-                ),
-                Option("one gets request-1, the other request-2, and nobody waits"),
-            ),
+            {
+                "both get request-1 and both work on it": "a claim read first and wrote later. In fact it does both in one "
+                "statement, and the row is locked meanwhile",
+                "one gets request-1, the other waits until it is completed": "the lock lasted as long as the work. In fact it "
+                "lasts one statement, a few milliseconds",
+                "one gets request-1, the other waits for that claim's commit and then takes request-2": "every lock had to be "
+                "waited for. In fact only a plain lock is, and SKIP LOCKED passes over it",
+                "one gets request-1, the other request-2, and nobody waits": RIGHT,
+            },
             "No claim waited with SKIP LOCKED: the second passes over the locked row, as if it were not there.",
         ),
         Question(
             "over-http",
             "Now two workers are run through the API, by two HTTP requests at once. Do they compete differently?",
-            (
-                Option(
-                    "yes: one server takes one request after the other",
-                    "the API decided who gets a row. In fact it hands both requests on, and the claims decide",
-                ),
-                Option(
-                    "yes: both are the same process, so they may claim the same row",
-                    "the process were the worker. In fact a claim locks its row against every other claim, even one "
-                    "of the same process",
-                ),
-                Option("no: each claims a row of its own, as before"),
-            ),
+            {
+                "yes: one server takes one request after the other": "the API decided who gets a row. In fact it hands both "
+                "requests on, and the claims decide",
+                "yes: both are the same process, so they may claim the same row": "the process were the worker. In fact a claim "
+                "locks its row against every other claim, even one of the same process",
+                "no: each claims a row of its own, as before": RIGHT,
+            },
             "Two workflows went to two workers, each under token 1. A claim is one statement, whoever sends it.",
         ),
         Question(
             "too-late",
-            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. "
-            "What happens?",
-            (
-                Option(
-                    "the plan is written: A did claim the workflow",
-                    "a claim lasted for ever. In fact it is a lease, and this one has ended",
-                ),
-                Option(
-                    "A looks at its clock first and does not try",
-                    "looking were enough. In fact a worker may fall asleep between looking and writing",
-                ),
-                Option("the database refuses the write"),
-                Option(
-                    "PostgreSQL has closed A's connection, so A cannot even try",
-                    "the database knew what a lease is. In fact, to PostgreSQL, it is three columns of a row like any other",
-                ),
-            ),
+            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. What "
+            "happens?",
+            {
+                "the plan is written: A did claim the workflow": "a claim lasted for ever. In fact it is a lease, and this one "
+                "has ended",
+                "A looks at its clock first and does not try": "looking were enough. In fact a worker may fall asleep between "
+                "looking and writing",
+                "the database refuses the write": RIGHT,
+                "PostgreSQL has closed A's connection, so A cannot even try": "the database knew what a lease is. In fact, to "
+                "PostgreSQL, it is three columns of a row like any other",
+            },
             "A wrote under token 1, and the row holds token 2.",
         ),
     ),
     exercises=(
-        Exercise(
-            "guard",
-            (
-                "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
-                "A condition on one of them reads: lease_owner = :worker.",
-                "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
-            ),
+        exercise_of(
             guard,
+            "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
+            "A condition on one of them reads: lease_owner = :worker.",
+            "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
         ),
     ),
 )

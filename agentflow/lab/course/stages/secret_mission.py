@@ -13,7 +13,7 @@ from ...schedule.grammar import Schedule, Setting
 from ..checks import CheckFailed
 from ..judging import schedule_of
 from ..mission import Mission, broken_by
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 
 def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
@@ -68,55 +68,37 @@ OUTLINE = Outline(
             "two-recoverers",
             "`crasher` died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many "
             "effects?",
-            (
-                Option(
-                    "both, two effects",
-                    "two workers could hold one workflow. In fact a claim locks the row, and the other worker passes it over",
-                ),
-                Option(
-                    "both, one effect",
-                    "only the effect were protected. In fact completing is guarded too, and only the worker that did "
-                    "it reports it",
-                ),
-                Option(
-                    "one, two effects",
-                    "the winner's call were a new one. In fact it carries the key of the intent, which the tool knows",
-                ),
-                Option("one, one effect"),
-            ),
+            {
+                "both, two effects": "two workers could hold one workflow. In fact a claim locks the row, and the other worker "
+                "passes it over",
+                "both, one effect": "only the effect were protected. In fact completing is guarded too, and only the worker that "
+                "did it reports it",
+                "one, two effects": "the winner's call were a new one. In fact it carries the key of the intent, which the tool "
+                "knows",
+                "one, one effect": RIGHT,
+            },
             "The token went from 1 to 2, so one claim won. Attempts went from 1 to 2 and effects stayed at 1, so the tool "
             "answered the winner's call from the key.",
         ),
         Question(
             "late-acknowledgment",
             "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges. What happens?",
-            (
-                Option(
-                    "it is accepted: it is true",
-                    "the truth gave a right to write. In fact only the newest claim may write, whatever it has to say",
-                ),
-                Option("it is refused, and nothing changes"),
-                Option(
-                    "it waits for A's lock",
-                    "a lease were a lock. In fact it is a column, and nobody is blocked by it",
-                ),
-                Option(
-                    "the effect is doubled",
-                    "an acknowledgment acted. In fact it only writes down an answer",
-                ),
-            ),
+            {
+                "it is accepted: it is true": "the truth gave a right to write. In fact only the newest claim may write, "
+                "whatever it has to say",
+                "it is refused, and nothing changes": RIGHT,
+                "it waits for A's lock": "a lease were a lock. In fact it is a column, and nobody is blocked by it",
+                "the effect is doubled": "an acknowledgment acted. In fact it only writes down an answer",
+            },
             "B wrote under token 2 and the row holds 3, so the write found no row that it may change. B stops with LostLease.",
         ),
     ),
     exercises=(
-        Exercise(
-            "break_it",
-            (
-                "Say what the real engine does here: whom does it stop, and when? Your line must bring somebody to that place.",
-                "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
-                "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
-            ),
+        exercise_of(
             break_it,
+            "Say what the real engine does here: whom does it stop, and when? Your line must bring somebody to that place.",
+            "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
+            "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
         ),
     ),
 )

@@ -13,7 +13,7 @@ from ...laboratory.laboratory import PATIENT
 from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import query
 from ..checks import CheckFailed
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 ITEM = "a lamp"
 PAID, BACK = ("charge", "ship"), ("charge", "refund")
@@ -117,34 +117,25 @@ OUTLINE = Outline(
             "another-key",
             "A is killed when the plan to send is committed and nothing is sent. B runs the same function, and makes another "
             "key. What happens?",
-            (
-                Option(
-                    "B sends under its own key",
-                    "the engine took any key. In fact it has recorded what was planned, and compares each call with it",
-                ),
-                Option(
-                    "B sends under the key of A",
-                    "the key were taken from the plan. In fact the function has to ask for it, as B's function did in 04",
-                ),
-                Option("B is refused, and the workflow fails"),
-                Option(
-                    "nothing was sent, so B starts over",
-                    "a plan did not count. In fact it was committed, and A may have been about to send",
-                ),
-            ),
+            {
+                "B sends under its own key": "the engine took any key. In fact it has recorded what was planned, and compares "
+                "each call with it",
+                "B sends under the key of A": "the key were taken from the plan. In fact the function has to ask for it, as B's "
+                "function did in 04",
+                "B is refused, and the workflow fails": RIGHT,
+                "nothing was sent, so B starts over": "a plan did not count. In fact it was committed, and A may have been about "
+                "to send",
+            },
             "The row of the plan holds A's key. In 04, B's function asked for that very key; here it asks for another. The "
             "engine cannot know whether both mean one mail, and a wrong guess would be a second mail or a lost one.",
         ),
     ),
     exercises=(
-        Exercise(
-            "order",
-            (
-                'Three actions, each with its own key: run.side_effect("charge", key="charge", arguments=item), and so on.',
-                "A refused action raises StepFailed. That refusal is recorded, and a replay raises it again.",
-                'try: return run.side_effect("ship", key="ship", arguments=item), and in `except StepFailed:` the refund.',
-            ),
+        exercise_of(
             order,
+            'Three actions, each with its own key: run.side_effect("charge", key="charge", arguments=item), and so on.',
+            "A refused action raises StepFailed. That refusal is recorded, and a replay raises it again.",
+            'try: return run.side_effect("ship", key="ship", arguments=item), and in `except StepFailed:` the refund.',
         ),
     ),
 )
