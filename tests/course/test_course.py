@@ -166,7 +166,7 @@ def test_again_opens_every_question_and_keeps_the_earlier_answers(stage: Lesson,
     assert ask.OPEN in shown(stage.predict(ASKED))
     stage.predict(ASKED, answer=3)
     assert "predicted it" in shown(stage.reveal(ASKED))
-    assert [kept.read(name).answer(ASKED) for name in kept.rounds(START)] == [
+    assert [one.answer(ASKED) for one in kept.rounds(START)] == [
         {"answer": 3, "sure": "guess"},
         {"answer": 2, "sure": "guess"},
     ]

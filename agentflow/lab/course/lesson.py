@@ -7,6 +7,7 @@ nothing is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...errors import AgentFlowError
@@ -28,9 +29,7 @@ def stage(name: str) -> Lesson:
     """Opens the stage of this notebook where the learner left it. Raises LookupError if the course has no such stage."""
     outline = stages.outline(name)
     laboratory.let_go("course", "record")  # the first cell, run again, finds a server that was started anew
-    lesson = Lesson(outline, the_record)
-    lesson.open_round()
-    return lesson
+    return Lesson(outline, the_record)
 
 
 def progress() -> Notes:
@@ -54,9 +53,6 @@ class Lesson:
         self._hints: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}  # how many hints were shown, also while nothing can be kept
         self._revealed: set[str] = set()  # also while nothing can be kept
-
-    def open_round(self) -> None:
-        """Goes on with the newest round; a round that was read through without a prediction is followed by another."""
         self._record.open_round()
 
     # -- questions ---------------------------------------------------------------------------------------------------
@@ -68,9 +64,8 @@ class Lesson:
         """
         question = self.outline.question(name)
         note = self.answer(name, answer, sure) if answer is not None else ""
-        prompt = Prompt(question, self._record, lambda number, how: self.answer(name, number, how), note)
+        prompt = self._prompts[name] = Prompt(question, self._record, partial(self.answer, name), note)
         laboratory.keep("ask", f"{self.outline.name}/{name}", prompt)
-        self._prompts[name] = prompt
         return prompt
 
     def answer(self, name: str, answer: Any, sure: Any = SURE[0]) -> str:
@@ -123,9 +118,8 @@ class Lesson:
 
     def exercise(self, name: str) -> Hints:
         """Shows the exercise's hints one at a time, and whether it is solved."""
-        hints = Hints(self.outline.exercise(name), self._record, lambda: self.hint(name))
+        hints = self._hints[name] = Hints(self.outline.exercise(name), self._record, lambda: self.hint(name))
         laboratory.keep("hints", f"{self.outline.name}/{name}", hints)
-        self._hints[name] = hints
         return hints
 
     def hint(self, name: str) -> Notes:

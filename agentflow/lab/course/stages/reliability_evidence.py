@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -10,12 +11,10 @@ from ....agents import WORKFLOWS
 from ....engine import Engine
 from ....errors import AgentFlowError
 from ....model import ToolCall
-from ...laboratory.laboratory import PATIENT
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown
 from ...schedule.stepper import Stepper
 from ..checks import CheckFailed
-from ..judging import a_kind, answer_of, is_number
+from ..judging import a_kind, answer_of, engine_aside, is_number
 from ..outline import RIGHT, Outline, Question, exercise_of
 
 
@@ -61,26 +60,19 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
     It is tried on histories in another laboratory, so the rows of the lesson stay as they are.
     """
     _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("exercise")) as database:
-        played = Engine(database, policy=PATIENT, workflows={**WORKFLOWS, "two_actions": two_actions})
-        judges = _WithoutFigures(database, policy=PATIENT)
-        try:
-            _right(
-                count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
-            )
-            for line, holds, right, hint in HISTORIES:
-                with Stepper(played) as stepper:
-                    stepper.play(line)
-                _right(count, judges, f"after `{line}`", holds, right, hint)
-            with Stepper(played) as stepper:
-                stepper.play("A*")
-            played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
-            _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
-                   "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
-        finally:
-            judges.close()
-            played.close()
+    with (
+        engine_aside(engine, workflows={**WORKFLOWS, "two_actions": two_actions}) as played,
+        closing(_WithoutFigures(played.database)) as judges,
+        Stepper(played) as stepper,
+    ):
+        _right(count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled.")
+        for line, holds, right, hint in HISTORIES:
+            stepper.play(line)
+            _right(count, judges, f"after `{line}`", holds, right, hint)
+        stepper.play("A*")
+        played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
+        _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
+               "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
     return "Solved: your function finds an effect too many, whatever its key."
 
 

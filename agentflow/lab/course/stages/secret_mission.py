@@ -19,14 +19,13 @@ from ..outline import RIGHT, Outline, Question, exercise_of
 def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
     """`line()` breaks the mission's engine and not the real one, in fewer moves than the line to beat. Raises CheckFailed."""
     schedule = _schedule(line, mission)
-    url = engine.database.url.render_as_string(hide_password=False)
-    broke = broken_by(url, schedule)
+    broke = broken_by(engine, schedule)
     if not broke.sentence:
         raise CheckFailed(
             f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
             "harmed. What does the real engine stop that this one does not? Make exactly that happen."
         )
-    _only_this_engine(url, schedule)
+    _only_this_engine(engine, schedule)
     why = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
     if broke.moves >= mission.moves:
         raise CheckFailed(
@@ -45,10 +44,10 @@ def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     return replace(schedule, setting=mission.setting)
 
 
-def _only_this_engine(url: str, schedule: Schedule) -> None:
+def _only_this_engine(near: Engine, schedule: Schedule) -> None:
     """The real engine holds against the same moves. Raises CheckFailed if it does not: then the difference is not to blame."""
     try:
-        real = broken_by(url, replace(schedule, setting=replace(schedule.setting, without=())))
+        real = broken_by(near, replace(schedule, setting=replace(schedule.setting, without=())))
     except AgentFlowError:
         return  # a move that the real engine does not allow cannot break it
     if real.sentence:

@@ -16,10 +16,9 @@ from typing import Any
 
 from ....engine import Engine
 from ....model import ToolCall
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
-from ..judging import a_kind, answer_of
+from ..judging import engine_aside, text_of
 from ..outline import RIGHT, Outline, Question, exercise_of
 
 WORKFLOWS, ACTIONS = ("request-1", "request-2"), ("resolve-account", "send-receipt")
@@ -45,13 +44,8 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
             f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
             "another key. (What one process remembers or is given, such as the seed of Python's hash(), another does not have.)"
         )
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("key_for")) as database:
-        world = Engine(database)
-        try:
-            _called_twice_each(make, world)
-        finally:
-            world.close()
+    with engine_aside(engine) as own:
+        _called_twice_each(make, own)
     return "Solved: four actions, each called twice, and the tool ledger has four effects."
 
 
@@ -92,11 +86,8 @@ def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> 
 
 def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
     """The key that the function gave. Raises CheckFailed for anything that is no text, or an empty one."""
-    key = answer_of(lambda: make(workflow, action), f"for {action} of {workflow}")
-    if key is None:
-        raise CheckFailed("Your function returns nothing (None): a call without a key has its effect every time.")
-    if not isinstance(key, str):
-        raise CheckFailed(f"Your function returns {a_kind(key)}, {shown(key)}. A key is a text.")
+    nothing = "a call without a key has its effect every time."
+    key = text_of(lambda: make(workflow, action), f"for {action} of {workflow}", "A key is a text.", nothing)
     if not key:
         raise CheckFailed("Your function returns an empty text. Every action would have the same key.")
     return key

@@ -9,10 +9,9 @@ from ....engine import Engine
 from ....errors import CrashInjected
 from ...crashes.crash_at import CrashAt, by_exception
 from ...history.entries import Row
-from ...laboratory.laboratory import PATIENT
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import query
 from ..checks import CheckFailed
+from ..judging import engine_aside
 from ..outline import RIGHT, Outline, Question, exercise_of
 
 ITEM = "a lamp"
@@ -24,16 +23,11 @@ def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
 
     It runs in another schema on the server of `engine`. Raises CheckFailed.
     """
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("exercise")) as database:
-        shop = Engine(database, workflows={"order": workflow}, policy=PATIENT)
-        try:
-            for refused, wanted in ((False, PAID), (True, BACK)):
-                shop.world.fault = lambda call, no=refused: "refuse" if no and call.action == "ship" else None
-                for crash in range(4):
-                    _judge_one(shop, f"{'refused' if refused else 'shipped'}-{crash}", crash, wanted)
-        finally:
-            shop.close()
+    with engine_aside(engine, workflows={"order": workflow}) as shop:
+        for refused, wanted in ((False, PAID), (True, BACK)):
+            shop.world.fault = lambda call, no=refused: "refuse" if no and call.action == "ship" else None
+            for crash in range(4):
+                _judge_one(shop, f"{'refused' if refused else 'shipped'}-{crash}", crash, wanted)
     return "Solved: the customer has the lamp or the money back, wherever a worker dies."
 
 
