@@ -182,7 +182,7 @@ class AtlasBench:
         """Kills a process that does the job from the top, and lets another do it from the top."""
         job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
         retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
-        return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
+        return self._counted(cell, **retried) if retried else replace(cell, state="missing")
 
     def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
         """Adds the counts of the world's rows and of the steps' own notes to the cell."""
