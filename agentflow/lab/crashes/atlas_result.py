@@ -49,10 +49,6 @@ class GuardSet:
         """The name on one line."""
         return " ".join(self.lines)
 
-    def effects_after(self, boundary: str) -> int | None:
-        """How many business effects a kill at this boundary should leave; None if the engine has no such boundary."""
-        return self.predicted.get(boundary, 1)
-
 
 _CHECKPOINTED = [where for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")]
 GUARD_SETS = (
@@ -224,7 +220,7 @@ class AtlasResult:
 
 def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
     """What is wrong with a cell, if anything."""
-    predicted = guards.effects_after(cell.boundary)
+    predicted = guards.predicted.get(cell.boundary, 1)
     if cell.state in ("running", "failed"):
         yield cell.sentence
     elif (cell.state == "missing") != (predicted is None):

@@ -18,7 +18,7 @@ from ..outline import RIGHT, Outline, Question, exercise_of
 
 def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
-    errors, report = Pipe(duplex=False)  # the explorer calls the function in a process of its own
+    errors, report = Pipe(duplex=False)  # the explorer calls the function in another process
 
     def reporting(self: Engine, *arguments: Any) -> Any:
         try:

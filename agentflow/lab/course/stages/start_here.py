@@ -73,11 +73,8 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     if is_number(found):
         return int(found)
     if found is None:
-        hint = (
-            "tool_ledger has no row of it, and that is a number too."
-            if who == UNKNOWN
-            else "does it end with `return`?"
-        )
+        no_row = "tool_ledger has no row of it, and that is a number too."
+        hint = no_row if who == UNKNOWN else "does it end with `return`?"
         raise CheckFailed(f"Your function returns nothing (None) for {who}: {hint}")
     if isinstance(found, list | dict):
         raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")

@@ -35,7 +35,7 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
 
 
 def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[CanonicalEntry]]:
-    """How the workflow ended in a schema of its own, and its history. Raises AgentFlowError."""
+    """How the workflow ended in a schema that is dropped afterwards, and its history. Raises AgentFlowError."""
     where = engine.database.url.render_as_string(hide_password=False)
     capsule = play(where, schedule).capsule
     row = capsule.outcome["workflows"][0]
