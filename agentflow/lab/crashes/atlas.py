@@ -114,12 +114,11 @@ def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
     """A laboratory of this name for one cell after another; its schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
-        engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
-        try:
-            with Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper:
-                yield AtlasBench(engine, stepper, agent)
-        finally:
-            engine.close()
+        with (
+            closing(Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)) as engine,
+            Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper,
+        ):
+            yield AtlasBench(engine, stepper, agent)
 
 
 class AtlasBench:
