@@ -8,7 +8,7 @@ from typing import Literal
 from ..schedule.commit_order import EXPIRED, Commit
 from ..schedule.grammar import Move, Schedule, Setting
 
-_DONE = {"workflow_completed", "workflow_failed", "workflow_waiting"}
+_DONE = {"workflow_completed", "workflow_failed", "workflow_waiting", "lease_released"}
 
 
 def schedule_of(commits: Sequence[Commit], requests: int) -> str:
@@ -42,5 +42,5 @@ def _moves(commits: Sequence[Commit], requests: int) -> Iterator[Move]:
             ends[name], holder[name] = "expire", commit.token
         elif commit.event == "attempt_failed":
             ends[name] = "due"
-        elif commit.event in _DONE or commit.event == "lease_released":
+        elif commit.event in _DONE:
             ends.pop(name, None)
