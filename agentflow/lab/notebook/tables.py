@@ -45,9 +45,8 @@ class Table(list[dict[str, Any]]):
 
     def __repr__(self) -> str:
         lines = [self.columns, *([shown(row.get(column)) for column in self.columns] for row in self)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
-        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-        drawn = ["  ".join(line).rstrip() for line in padded]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        drawn = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         return "\n".join(([self.caption] if self.caption else []) + drawn + ([] if self else ["(0 rows)"]))
 
     def to_html(self) -> str:
@@ -126,11 +125,9 @@ class Snapshot:
             if action.unknown:
                 why = "nobody planned" if action.status is None else "the tool is recorded to have refused"
                 return f"The world has an effect of an action that {why}."
-        return (
-            "The engine believes what the world did."
-            if self.effects
-            else "Nothing has happened in the outside world yet."
-        )
+        if self.effects:
+            return "The engine believes what the world did."
+        return "Nothing has happened in the outside world yet."
 
     def lines(self) -> list[str]:
         """The history, a sentence for each entry, in the words of the timeline."""
@@ -144,8 +141,7 @@ class Snapshot:
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
             f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
             f'<div class="af-sign" aria-hidden="true">{self.judged.sign}</div><div>{self.world().to_html()}</div></div>'
-            f"<details{' open' if lines else ''}><summary>History, {entries}</summary>"
-            f"<ol>{lines}</ol></details>"
+            f"<details{' open' if lines else ''}><summary>History, {entries}</summary><ol>{lines}</ol></details>"
         )
 
     def _repr_html_(self) -> str:

@@ -66,10 +66,6 @@ def _steady(bind: str, text: str) -> str:
 
 def marked(name: str, text: str) -> str:
     """The text as HTML, everything escaped, the clause that decides the race in bold."""
-    done, at = [], 0
-    for found in re.finditer(_DECIDES.get(name, _GUARD).replace(" ", r"\s+"), text):
-        done += [html.escape(text[at : found.start()]), f"<b>{html.escape(found.group())}</b>"]
-        at = found.end()
-        if name not in _DECIDES:
-            break
-    return "".join([*done, html.escape(text[at:])])
+    clause = _DECIDES.get(name, _GUARD).replace(" ", r"\s+")
+    parts = map(html.escape, re.split(f"({clause})", text, maxsplit=0 if name in _DECIDES else 1))
+    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))

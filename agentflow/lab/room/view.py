@@ -17,6 +17,7 @@ from .row_tables import TABLES, Grid, belief, holder, sign, world
 from .scene import LaneView, Scene
 from .statement_text import marked
 
+LONGEST_CELL = 100  # characters
 WIDE = ("value", "result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
 CSS = files(__package__).joinpath("room.css").read_text(encoding="utf-8")
@@ -49,9 +50,8 @@ def head(scene: Scene) -> str:
     """Which workflow, its state, the fencing token and the lease."""
     state = scene.row["state"] if scene.row else "none"
     token = scene.row["fence_token"] if scene.row else 0
-    setting = (
-        f'<span class="m set" title="{escaped(scene.setting)}">{escaped(scene.setting)}</span>' if scene.setting else ""
-    )
+    line = escaped(scene.setting)
+    setting = f'<span class="m set" title="{line}">{line}</span>' if line else ""
     return (
         f'<div class="head"><span><b>{escaped(scene.name)}</b> <code>{escaped(scene.workflow)}</code></span>{setting}'
         f'<span><span class="m">state</span> <span class="chip">{escaped(state)}</span></span>'
@@ -135,7 +135,7 @@ def grid_html(grid: Grid) -> str:
         for column, cell in zip(grid.columns, row, strict=True):
             wide = column in WIDE
             was = f"<small>was {_cell(cell.was, wide)}</small>" if cell.was is not None else ""
-            full = f' title="{escaped(cell.full)}"' if cell.full else ""
+            full = f' title="{escaped(cell.text[:2_000])}"' if len(cell.text) > LONGEST_CELL else ""
             kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
             cells.append(f'<td class="{kind}"{full}>{_cell(cell.text, wide)}{was}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
@@ -148,7 +148,8 @@ def grid_html(grid: Grid) -> str:
 
 
 def _cell(value: str, wide: bool) -> str:
-    return '<span class="null">null</span>' if value == "NULL" else _breaking(value) if wide else escaped(value)
+    short = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
+    return '<span class="null">null</span>' if value == "NULL" else _breaking(short) if wide else escaped(short)
 
 
 def _breaking(value: str) -> str:
