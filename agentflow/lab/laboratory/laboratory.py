@@ -50,8 +50,7 @@ def opened(kind: str, name: str) -> Closable | None:
 
 def let_go(kind: str, name: str) -> None:
     """Closes what is open under this name, if anything is."""
-    old = _open.pop((kind, name), None)
-    if old is not None:
+    if (old := _open.pop((kind, name), None)) is not None:
         old.close()
 
 
@@ -80,24 +79,16 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     engine = open_engine(schema=schema, **options)
     keep("engine", schema, engine)
     try:
-        _empty(engine)
+        # an unmarked schema without a workflow becomes a laboratory
+        if not _is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
+            migrate(engine.database, laboratory=True)
+        engine.reset_database()
     except SchemaMissing as missing:
         _drop(engine.database, missing)
         migrate(engine.database, laboratory=True)
     except DatabaseAway as away:
         raise _naming_the_transaction(engine.database, away) from away.__cause__
     return engine
-
-
-def _empty(engine: Engine) -> None:
-    """Deletes the rows of the laboratory; an unmarked schema without a workflow becomes one.
-
-    Raises SchemaMissing if one of its tables is gone, and DatabaseAway.
-    """
-    database = engine.database
-    if not _is_laboratory(database) and database.read("metrics", {})[0]["workflows_total"] == 0:
-        migrate(database, laboratory=True)
-    engine.reset_database()
 
 
 def _is_laboratory(database: Database) -> bool:

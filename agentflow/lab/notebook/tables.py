@@ -96,10 +96,9 @@ class Snapshot:
     def row(self) -> Table:
         """The workflow's row: how far it is and who may write."""
         columns = ["id", "state", "status", "lease_owner", "fence_token", "checkpoints"]
-        if self.workflow is None:
-            return Table([], "workflows", columns)
-        owner = self.workflow["lease_owner"]
-        return Table([{**self.workflow, "lease_owner": worker_name(owner) if owner else None}], "workflows", columns)
+        found = [self.workflow] if self.workflow else []
+        rows = [{**row, "lease_owner": row["lease_owner"] and worker_name(row["lease_owner"])} for row in found]
+        return Table(rows, "workflows", columns)
 
     def belief(self) -> Table:
         """What the engine believes about its actions."""
@@ -129,13 +128,9 @@ class Snapshot:
             return "The engine believes what the world did."
         return "Nothing has happened in the outside world yet."
 
-    def lines(self) -> list[str]:
-        """The history, a sentence for each entry, in the words of the timeline."""
-        return sentences(self.history)
-
     def to_html(self) -> str:
         """Row, belief beside world, and history, without style."""
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in sentences(self.history))
         entries = counted(len(self.history), "entry", "entries")
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
@@ -148,7 +143,7 @@ class Snapshot:
         return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
 
     def __repr__(self) -> str:
-        numbered = [f"{n}. {line}" for n, line in enumerate(self.lines(), 1)]
+        numbered = [f"{n}. {line}" for n, line in enumerate(sentences(self.history), 1)]
         tables = [repr(self.row()), self.sentence(), repr(self.belief()), repr(self.world())]
         return "\n\n".join([*tables, "\n".join(["history", *numbered])])
 

@@ -50,12 +50,8 @@ class _Axis:
         """Five to ten places with round numbers."""
         most = self.end if self.milliseconds else len(self.times)
         step = next(one for one in (size * 10**p for p in range(9) for size in (1, 2, 5)) if most / one <= 10)
-        unit = " ms" if self.milliseconds else ""
-        first = 0 if self.milliseconds else step
-        return [
-            (GUTTER + self.pitch * (n if self.milliseconds else n - 0.5), f"{n}{unit}")
-            for n in range(first, int(most) + 1, step)
-        ]
+        first, shift, unit = (0, 0.0, " ms") if self.milliseconds else (step, 0.5, "")
+        return [(GUTTER + self.pitch * (n - shift), f"{n}{unit}") for n in range(first, int(most) + 1, step)]
 
 
 def draw_race(race: RaceResult, milliseconds: bool = False) -> Picture:

@@ -129,8 +129,7 @@ def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Emp
         asked = clock()
         if worker.run_once() is not None:
             continue
-        answered = clock()
-        empty.append((asked, answered, engine.runnable(worker.names)))
+        empty.append((asked, clock(), engine.runnable(worker.names)))
         if not empty[-1][2]:
             return empty
         time.sleep(LOOK_AGAIN)

@@ -13,8 +13,8 @@ from functools import cached_property
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..schedule.commit_order import Commit, in_order
-from ..schedule.grammar import MAX_REQUESTS
-from .order import schedule_of
+from ..schedule.grammar import MAX_REQUESTS, Schedule, Setting
+from .order import moves_of
 
 DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}
@@ -119,7 +119,7 @@ class RaceResult:
 
         Empty claims are not part of it, since they commit nothing. A stepper plays up to MAX_REQUESTS requests.
         """
-        return schedule_of(self.commits, self.requests)
+        return str(Schedule(Setting(requests=self.requests), tuple(moves_of(self.commits, self.requests))))
 
     @property
     def held(self) -> list[Held]:

@@ -342,9 +342,9 @@ class Controller:
 
     def _exists(self, entry: int) -> None:
         """Raises BadSchedule if the shown workflow has no such entry."""
-        last = self.length
-        if not 1 <= entry <= last:
-            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}.")
+        if not 1 <= entry <= self.length:
+            there = counted(self.length, "entry", "entries")
+            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {there}.")
 
     def _known(self, workflow: str | None) -> None:
         """Raises BadSchedule if the laboratory has no such workflow."""

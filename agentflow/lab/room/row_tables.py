@@ -12,7 +12,6 @@ from typing import Any
 
 from ..history.belief import belief_of
 from ..history.entries import Row, worker_name
-from ..history.words import counted
 
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
 
@@ -139,6 +138,6 @@ def world(row: Row | None) -> str:
         if action.too_many:
             said.append(f"{action.key}: {len(action.effects)} effects for one planned action.")
         elif action.effects:
-            asked = counted(action.effects[0]["attempts"], "time")
-            said.append(f"{action.key}: one effect, asked for {'once' if asked == '1 time' else asked}.")
+            attempts = action.effects[0]["attempts"]
+            said.append(f"{action.key}: one effect, asked for {'once' if attempts == 1 else f'{attempts} times'}.")
     return " ".join(said)

@@ -13,7 +13,7 @@ from ..history.entries import Row
 from ..history.words import counted
 from ..pictures.svg import HUES, escaped
 from ..pictures.timeline import timeline
-from .row_tables import TABLES, Grid, belief, holder, sign, world
+from .row_tables import TABLES, Grid, GridCell, belief, holder, sign, world
 from .scene import LaneView, Scene
 from .statement_text import marked
 
@@ -129,25 +129,24 @@ def panes(scene: Scene) -> str:
 def grid_html(grid: Grid) -> str:
     """One table: heads that may break at their underscores, changed cells with the value before."""
     heads = "".join(f'<th scope="col">{_breaking(column)}</th>' for column in grid.columns)
-    lines = []
-    for row in grid.rows:
-        cells = []
-        for column, cell in zip(grid.columns, row, strict=True):
-            wide = column in WIDE
-            was = f"<small>was {_cell(cell.was, wide)}</small>" if cell.was is not None else ""
-            full = f' title="{escaped(cell.text[:2_000])}"' if len(cell.text) > LONGEST_CELL else ""
-            kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
-            cells.append(f'<td class="{kind}"{full}>{_cell(cell.text, wide)}{was}</td>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+    lines = "".join(f"<tr>{''.join(map(_cell, grid.columns, row))}</tr>" for row in grid.rows)
     none = f'<tr><td class="null" colspan="{len(grid.columns)}">0 rows</td></tr>'
     scroll = ' class="tall" tabindex="0"' if len(grid.rows) > 8 else ""
     return (
         f"<div{scroll}><table><caption>{grid.name}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{''.join(lines) or none}</tbody></table></div>"
+        f"<tbody>{lines or none}</tbody></table></div>"
     )
 
 
-def _cell(value: str, wide: bool) -> str:
+def _cell(column: str, cell: GridCell) -> str:
+    wide = column in WIDE
+    was = f"<small>was {_shortened(cell.was, wide)}</small>" if cell.was is not None else ""
+    full = f' title="{escaped(cell.text[:2_000])}"' if len(cell.text) > LONGEST_CELL else ""
+    kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
+    return f'<td class="{kind}"{full}>{_shortened(cell.text, wide)}{was}</td>'
+
+
+def _shortened(value: str, wide: bool) -> str:
     short = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
     return '<span class="null">null</span>' if value == "NULL" else _breaking(short) if wide else escaped(short)
 

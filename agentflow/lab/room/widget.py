@@ -69,7 +69,7 @@ class ControlRoom:
         self._scene = self.controller.scene()
         self.view = self._build()
         with suppress(Exception):  # the room shows what went wrong; Reset tries again
-            self.controller.open()
+            self.open()
 
     def __getattr__(self, name: str) -> Any:
         """The controller's method of this name; the room shows what came of it."""
@@ -100,9 +100,8 @@ class ControlRoom:
         finally:
             self._clicks.join(self.controller.stepper.patience)
             for widget in list(_made(self.view)):
-                for part in (widget, widget.layout, getattr(widget, "style", None)):
-                    if part is not None:
-                        part.close()
+                for part in filter(None, (widget, widget.layout, getattr(widget, "style", None))):
+                    part.close()
 
     # -- clicks ------------------------------------------------------------------------------------------------------
 
@@ -170,17 +169,16 @@ class ControlRoom:
         self.panel["entry"] = entry.add_class("af-entry")
         left = [self._button(name) for name in ("Expire lease", "End back-off", "Deliver event", "Lose reply", "Race")]
         back = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
-        axis = self._dropdown("x axis", AXES, self.controller.scale, 158)
+        axis = self._dropdown("x axis", AXES, self.scale, 158)
         return _row([*left, _html("af-sp"), *back, _html("af-sp"), axis], "af-controls")
 
     def _schedule(self) -> widgets.HBox:
         line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
         self.panel["schedule"] = line.add_class("af-schedule")
-        move = self.controller
         presets = (NO_PRESET, *PRESETS)
-        preset = self._dropdown("preset", presets, lambda name: name in PRESETS and move.preset(name), 230)
-        kind = self._dropdown("lanes", ("thread", "process"), move.on, 124)
-        which = self._dropdown("workflow", (FOLLOW,), lambda name: move.look_at(None if name == FOLLOW else name), 170)
+        preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name), 230)
+        kind = self._dropdown("lanes", ("thread", "process"), self.on, 124)
+        which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
         # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
         wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
         wire.add_class("af-wire").observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
@@ -218,22 +216,20 @@ class ControlRoom:
     # -- what buttons and fields do beside calling one method ---------------------------------------------------------
 
     def _go(self, lane: str) -> Any:
-        move = self.controller
-        return move.step(lane) if move.stepper.is_alive(lane) else move.start(lane)
+        return self.step(lane) if self.controller.stepper.is_alive(lane) else self.start(lane)
 
     def _sleep(self, lane: str) -> Any:
-        move = self.controller
-        return move.resume(lane) if move.stepper.is_paused(lane) else move.pause(lane)
+        return self.resume(lane) if self.controller.stepper.is_paused(lane) else self.pause(lane)
 
     def _lose(self) -> Any:
-        return self.controller.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
+        return self.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
 
     def _typed(self, entry: int) -> None:
         if not self._own.drawing and entry != self._scene.at:
-            self._click("Forward to", lambda: self.controller.show(entry))
+            self._click("Forward to", lambda: self.show(entry))
 
     def _run(self, line: str) -> None:
-        self._click(f"Run {line}", lambda: self.controller.run(line))  # running another line is no double click
+        self._click(f"Run {line}", lambda: self.run(line))  # running another line is no double click
 
     # -- drawing -----------------------------------------------------------------------------------------------------
 

@@ -75,9 +75,7 @@ def _page(path: Path, names: Sequence[str]) -> Page:
             f"{path} was not executed to the end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
             "JupyterLab, choose Run > Run All Cells, save it, and build again."
         )
-    seen: set[str] = set()
-    parts = [_once(_cell(cell, path), seen) for cell in notebook.cells]
-    body = _with_own_links("\n".join(parts), names)
+    body = _with_own_links(_once("\n".join(_cell(cell, path) for cell in notebook.cells)), names)
     stage = next((stage for stage in COURSE if stage.name == path.stem), None)
     if stage is None:
         heading = re.search(r"^# (.+)$", "\n".join(cell.source for cell in notebook.cells), re.MULTILINE)
@@ -128,15 +126,12 @@ def _coloured(source: str) -> str:
     return coloured
 
 
-def _once(text: str, seen: set[str]) -> str:
-    """The text without the style sheets that the page has already."""
-
-    def keep(found: re.Match[str]) -> str:
-        first = found.group() not in seen
-        seen.add(found.group())
-        return found.group() if first else ""
-
-    return re.sub(r"<style>.*?</style>", keep, text, flags=re.DOTALL)
+def _once(text: str) -> str:
+    """The text with each style sheet where it comes first, and nowhere else."""
+    for sheet in set(re.findall(r"<style>.*?</style>", text, re.DOTALL)):
+        before, _, after = text.partition(sheet)
+        text = before + sheet + after.replace(sheet, "")
+    return text
 
 
 def _with_pictures(text: str, path: Path) -> str:
