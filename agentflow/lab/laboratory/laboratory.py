@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from ...model import Policy
 from ...requests import read_requests
 from ...server import Server
 from ...statements import DEFAULT_SCHEMA, WORLD_SUFFIX
+from .scratch_schema import drop_schemas
 
 LEASE_SECONDS = 86_400.0  # long enough never to end on its own: a learner may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -49,8 +50,7 @@ def opened(kind: str, name: str) -> Closable | None:
 
 def let_go(kind: str, name: str) -> None:
     """Closes what is open under this name, if anything is."""
-    old = _open.pop((kind, name), None)
-    if old is not None:
+    if (old := _open.pop((kind, name), None)) is not None:
         old.close()
 
 
@@ -79,7 +79,10 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     engine = open_engine(schema=schema, **options)
     keep("engine", schema, engine)
     try:
-        _empty(engine)
+        # an unmarked schema without a workflow becomes a laboratory
+        if not _is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
+            migrate(engine.database, laboratory=True)
+        engine.reset_database()
     except SchemaMissing as missing:
         _drop(engine.database, missing)
         migrate(engine.database, laboratory=True)
@@ -88,21 +91,15 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     return engine
 
 
-def _empty(engine: Engine) -> None:
-    """Deletes the rows of the laboratory. Raises SchemaMissing if one of its tables is gone, and DatabaseAway."""
-    if _is_unused(engine.database):
-        migrate(engine.database, laboratory=True)
-    engine.reset_database()
+def _is_laboratory(database: Database) -> bool:
+    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
 
 
 def _drop(database: Database, missing: SchemaMissing) -> None:
     """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
-    if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
+    if not _is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
-    with database.session() as session:
-        both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
-        session.execute(f"DROP SCHEMA IF EXISTS {both} CASCADE".encode())
+    drop_schemas(database)
 
 
 def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseAway:
@@ -129,23 +126,12 @@ _OPEN_TRANSACTIONS = """
 @contextmanager
 def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
     """Runs a PostgreSQL with an empty laboratory that nobody else uses, so that `restart` may crash it."""
-    with tempfile.TemporaryDirectory(prefix="agentflow-", ignore_cleanup_errors=True) as home:
+    with tempfile.TemporaryDirectory(prefix="agentflow-", ignore_cleanup_errors=True) as home, ExitStack() as stack:
         server = Server(Path(home)).start()
-        try:
-            engine = Engine(Database(server.url(), name), policy=PATIENT)
-            migrate(engine.database, laboratory=True)
-            try:
-                yield engine, server
-            finally:
-                engine.close()
-        finally:
-            server.stop()
-
-
-def _is_unused(database: Database) -> bool:
-    """Whether the schema is unmarked and holds no workflow: then it may become a laboratory."""
-    purpose = database.read("purpose", {})[0]["purpose"]
-    return bool(purpose != LABORATORY_MARK and database.read("metrics", {})[0]["workflows_total"] == 0)
+        stack.callback(server.stop)
+        engine = stack.enter_context(closing(Engine(Database(server.url(), name), policy=PATIENT)))
+        migrate(engine.database, laboratory=True)
+        yield engine, server
 
 
 def doctor(engine: Engine) -> list[str]:
@@ -170,4 +156,4 @@ def support_requests(path: Path | None = None) -> list[str]:
     """
     here = Path.cwd()
     places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
-    return list(read_requests(next((place for place in places if place.is_file()), places[0])))
+    return list(read_requests(next(filter(Path.is_file, places), places[0])))

@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -50,6 +51,21 @@ def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow")
         process.start()
     _started.add(process)
     return process  # type: ignore[no-any-return]
+
+
+@contextmanager
+def connected(
+    target: Callable[..., None], *arguments: Any, name: str = "agentflow"
+) -> Iterator[tuple[BaseProcess, Connection]]:
+    """Runs `target(*arguments, channel)` in a process; yields it and the other end of its channel. It is gone afterwards."""
+    here, there = multiprocessing.Pipe()
+    process = start(target, *arguments, there, name=name)
+    there.close()
+    try:
+        yield process, here
+    finally:
+        kill([process])
+        here.close()
 
 
 def kill(processes: Iterable[BaseProcess], seconds: float = 10.0) -> None:

@@ -9,9 +9,8 @@ import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +18,7 @@ from urllib.request import Request, urlopen
 
 from ...engine import Engine
 from ...errors import AgentFlowError
-from ..laboratory.processes import kill, start
+from ..laboratory.processes import connected
 
 WAIT_FOR_API = 20.0  # seconds, for the process to start and for each answer
 
@@ -64,25 +63,17 @@ def live_api(engine: Engine) -> Iterator[Api]:
 
     Raises AgentFlowError if it does not start.
     """
-    here, there = Pipe(duplex=False)
     url = engine.database.url.render_as_string(hide_password=False)
     arguments = ["api", "--schema", engine.database.schema, "--port", "0", "--json"]
-    process = start(_command, {**os.environ, "DATABASE_URL": url}, arguments, there, name="api")
-    there.close()
-    try:
-        yield Api(_address(here))
-    finally:
-        kill([process])
-        here.close()
+    with connected(_command, {**os.environ, "DATABASE_URL": url}, arguments, name="api") as (_, channel):
+        yield Api(_address(channel))
 
 
 def _address(channel: Connection) -> str:
     """The address that the API prints. Raises AgentFlowError if it prints none."""
-    try:
+    with suppress(EOFError):
         if channel.poll(WAIT_FOR_API):
             return str(json.loads(channel.recv())["url"])
-    except EOFError:
-        pass
     raise AgentFlowError("The API did not start. Run `agentflow api` in a terminal: it says why.")
 
 

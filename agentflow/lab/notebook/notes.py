@@ -22,10 +22,8 @@ class Notes:
     lines: Sequence[str]
     table: Table | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([*self.lines, *(["", repr(self.table)] if self.table is not None else [])])
-
-    __repr__ = __str__
 
     def to_html(self) -> str:
         """The sentences and the table, without the style sheet."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from ...database import Database
@@ -13,7 +12,7 @@ from ...engine import Engine
 from ...errors import AgentFlowError
 from ...statements import quoted
 from ..history.entries import Row
-from ..laboratory.processes import kill, start
+from ..laboratory.processes import connected
 from .tables import Table, query
 
 WAIT_FOR_READER = 30.0  # seconds
@@ -32,17 +31,12 @@ def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
 
     Raises AgentFlowError, with what PostgreSQL said, if they could not be read.
     """
-    here, there = Pipe(duplex=False)
     url = engine.database.url.render_as_string(hide_password=False)
-    process = start(_ask, url, engine.database.schema, sql, there, name="reader")
-    there.close()
-    try:
-        answer = here.recv() if here.poll(WAIT_FOR_READER) else "it did not answer in time"
-    except EOFError:
-        answer = "it ended before it answered"
-    finally:
-        kill([process])
-        here.close()
+    with connected(_ask, url, engine.database.schema, sql, name="reader") as (_, channel):
+        try:
+            answer = channel.recv() if channel.poll(WAIT_FOR_READER) else "it did not answer in time"
+        except EOFError:
+            answer = "it ended before it answered"
     if isinstance(answer, str):
         raise AgentFlowError(f"The other process could not read that: {answer}. Run the cell again.")
     return SeenElsewhere(*answer)

@@ -45,9 +45,8 @@ class Table(list[dict[str, Any]]):
 
     def __repr__(self) -> str:
         lines = [self.columns, *([shown(row.get(column)) for column in self.columns] for row in self)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
-        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-        drawn = ["  ".join(line).rstrip() for line in padded]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        drawn = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         return "\n".join(([self.caption] if self.caption else []) + drawn + ([] if self else ["(0 rows)"]))
 
     def to_html(self) -> str:
@@ -97,10 +96,9 @@ class Snapshot:
     def row(self) -> Table:
         """The workflow's row: how far it is and who may write."""
         columns = ["id", "state", "status", "lease_owner", "fence_token", "checkpoints"]
-        if self.workflow is None:
-            return Table([], "workflows", columns)
-        owner = self.workflow["lease_owner"]
-        return Table([{**self.workflow, "lease_owner": worker_name(owner) if owner else None}], "workflows", columns)
+        found = [self.workflow] if self.workflow else []
+        rows = [{**row, "lease_owner": row["lease_owner"] and worker_name(row["lease_owner"])} for row in found]
+        return Table(rows, "workflows", columns)
 
     def belief(self) -> Table:
         """What the engine believes about its actions."""
@@ -126,33 +124,26 @@ class Snapshot:
             if action.unknown:
                 why = "nobody planned" if action.status is None else "the tool is recorded to have refused"
                 return f"The world has an effect of an action that {why}."
-        return (
-            "The engine believes what the world did."
-            if self.effects
-            else "Nothing has happened in the outside world yet."
-        )
-
-    def lines(self) -> list[str]:
-        """The history, a sentence for each entry, in the words of the timeline."""
-        return sentences(self.history)
+        if self.effects:
+            return "The engine believes what the world did."
+        return "Nothing has happened in the outside world yet."
 
     def to_html(self) -> str:
         """Row, belief beside world, and history, without style."""
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines())
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in sentences(self.history))
         entries = counted(len(self.history), "entry", "entries")
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
             f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
             f'<div class="af-sign" aria-hidden="true">{self.judged.sign}</div><div>{self.world().to_html()}</div></div>'
-            f"<details{' open' if lines else ''}><summary>History, {entries}</summary>"
-            f"<ol>{lines}</ol></details>"
+            f"<details{' open' if lines else ''}><summary>History, {entries}</summary><ol>{lines}</ol></details>"
         )
 
     def _repr_html_(self) -> str:
         return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
 
     def __repr__(self) -> str:
-        numbered = [f"{n}. {line}" for n, line in enumerate(self.lines(), 1)]
+        numbered = [f"{n}. {line}" for n, line in enumerate(sentences(self.history), 1)]
         tables = [repr(self.row()), self.sentence(), repr(self.belief()), repr(self.world())]
         return "\n\n".join([*tables, "\n".join(["history", *numbered])])
 

@@ -1,4 +1,4 @@
-"""The schedule that makes the commits of a race, move by move."""
+"""The moves that make the commits of a race."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ..schedule.commit_order import EXPIRED, Commit
-from ..schedule.grammar import Move, Schedule, Setting
+from ..schedule.grammar import Move
 
-_DONE = {"workflow_completed", "workflow_failed", "workflow_waiting"}
-
-
-def schedule_of(commits: Sequence[Commit], requests: int) -> str:
-    """The shortest line that makes these commits."""
-    return str(Schedule(Setting(requests=requests), tuple(_moves(commits, requests))))
+_DONE = {"workflow_completed", "workflow_failed", "workflow_waiting", "lease_released"}
 
 
-def _moves(commits: Sequence[Commit], requests: int) -> Iterator[Move]:
-    """A move for each commit; where a lease or a back-off ran out by itself, also the move that ends it.
+def moves_of(commits: Sequence[Commit], requests: int) -> Iterator[Move]:
+    """Yields a move for each commit; where a lease or a back-off ran out by itself, also the move that ends it.
 
-    That nobody wrote: it becomes visible in the next claim, or in a write refused under the token that the row still has.
+    No entry says so: it becomes visible in the next claim, or in a write refused under the token that the row still has.
     """
     ends: dict[str, Literal["expire", "due"]] = {}  # what has to end before the workflow can be claimed again
     holder: dict[str, int | None] = {}  # the token of its last claim
@@ -42,5 +37,5 @@ def _moves(commits: Sequence[Commit], requests: int) -> Iterator[Move]:
             ends[name], holder[name] = "expire", commit.token
         elif commit.event == "attempt_failed":
             ends[name] = "due"
-        elif commit.event in _DONE or commit.event == "lease_released":
+        elif commit.event in _DONE:
             ends.pop(name, None)

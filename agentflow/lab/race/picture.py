@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
-from ..schedule.commit_order import Commit
 from .result import DIFFERS, SAID, Held, Look, RaceResult
 
 GUTTER, MARGIN, WIDTH = 96, 16, 960
@@ -51,25 +50,20 @@ class _Axis:
         """Five to ten places with round numbers."""
         most = self.end if self.milliseconds else len(self.times)
         step = next(one for one in (size * 10**p for p in range(9) for size in (1, 2, 5)) if most / one <= 10)
-        unit = " ms" if self.milliseconds else ""
-        first = 0 if self.milliseconds else step
-        return [
-            (GUTTER + self.pitch * (n if self.milliseconds else n - 0.5), f"{n}{unit}")
-            for n in range(first, int(most) + 1, step)
-        ]
+        first, shift, unit = (0, 0.0, " ms") if self.milliseconds else (step, 0.5, "")
+        return [(GUTTER + self.pitch * (n - shift), f"{n}{unit}") for n in range(first, int(most) + 1, step)]
 
 
 def draw_race(race: RaceResult, milliseconds: bool = False) -> Picture:
     """The race as a picture with its text twin."""
     axis = _Axis(race, milliseconds)
     height = TOP + LANE * len(race.workers) + 30
-    body = [_head(race, milliseconds), *_scale(axis, height)]
-    body += [_gutter(race, n, worker) for n, worker in enumerate(race.workers)]
-    marks = [_held(race, axis, held) for held in race.held]
-    marks += [_empty(race, axis, look) for look in race.empty]
-    marks += [_refused(race, axis, n) for n, entry in enumerate(race.commits) if entry.event == "write_refused"]
-    body += [mark for _, mark in sorted(marks, key=lambda each: each[0])]
-    body += _words(race, axis)
+    marks = [_held(axis, held) for held in race.held] + [_empty(axis, look) for look in race.empty]
+    marks += [_refused(axis, n) for n, entry in enumerate(race.commits) if entry.event == "write_refused"]
+    body = [
+        _head(axis), *_scale(axis, height), *(_gutter(race, worker) for worker in race.workers),
+        *(mark for _, mark in sorted(marks, key=lambda each: each[0])), *_words(axis),
+    ]  # fmt: skip
     label = (
         f"{counted(len(race.workers), 'worker')} race for {counted(race.requests, 'request')} with {SAID[race.claim]}: "
         f"{counted(len(race.waited), 'claim')} waited, {len(race.passed_over)} passed over a locked row"
@@ -77,11 +71,11 @@ def draw_race(race: RaceResult, milliseconds: bool = False) -> Picture:
     return Picture(frame("\n".join(body), width=axis.width, height=height, label=label, text=race.text()), race.text())
 
 
-def _head(race: RaceResult, milliseconds: bool) -> str:
-    axis = "milliseconds" if milliseconds else "commits in their order, a column each"
+def _head(axis: _Axis) -> str:
+    columns = "milliseconds" if axis.milliseconds else "commits in their order, a column each"
     return (
-        f'<text x="10" y="22" class="b" font-size="13">a race with {SAID[race.claim]}</text>'
-        f'<text x="10" y="38" class="m">{axis} · a bar is a workflow held · {DIFFERS}</text>'
+        f'<text x="10" y="22" class="b" font-size="13">a race with {SAID[axis.race.claim]}</text>'
+        f'<text x="10" y="38" class="m">{columns} · a bar is a workflow held · {DIFFERS}</text>'
     )
 
 
@@ -96,13 +90,12 @@ def _top(race: RaceResult, worker: str) -> float:
     return TOP + LANE * race.workers.index(worker) + 22
 
 
-def _gutter(race: RaceResult, n: int, worker: str) -> str:
-    y = TOP + LANE * n
-    mine = [look for look in race.claims if look.worker == worker]
+def _gutter(race: RaceResult, worker: str) -> str:
+    y = TOP + LANE * race.workers.index(worker)
     return (
         f'<path d="M12 {y + 16}v28" stroke="{HUES[worker]}" stroke-width="4"{_dash(worker)} fill="none"/>'
         f'<text x="22" y="{y + 28}" class="b" font-size="12">worker {worker}</text>'
-        f'<text x="22" y="{y + 42}" class="m">{len(mine)} claimed</text>'
+        f'<text x="22" y="{y + 42}" class="m">{sum(look.worker == worker for look in race.claims)} claimed</text>'
         f'<path d="M10 {y + LANE - 0.5}H{GUTTER - 6}" stroke="{RULE}" fill="none"/>'
     )
 
@@ -114,14 +107,12 @@ def _dash(worker: str) -> str:
 def _mark(n: float, said: str, parts: str, **data: object) -> tuple[float, str]:
     """One thing that happened: named for a screen reader and as a tooltip."""
     more = "".join(f' data-{name}="{escaped(value)}"' for name, value in data.items() if value is not None)
-    return (
-        n,
-        f'<g class="ev" data-n="{n:g}"{more} aria-label="{escaped(said)}"><title>{escaped(said)}</title>{parts}</g>',
-    )
+    mark = f'<g class="ev" data-n="{n:g}"{more} aria-label="{escaped(said)}"><title>{escaped(said)}</title>{parts}</g>'
+    return n, mark
 
 
-def _held(race: RaceResult, axis: _Axis, held: Held) -> tuple[float, str]:
-    look, worker = held.look, held.look.worker
+def _held(axis: _Axis, held: Held) -> tuple[float, str]:
+    race, look, worker = axis.race, held.look, held.look.worker
     left, right = axis.bar(held)
     y, hue = _top(race, worker), HUES[worker]
     waits = look in race.waited
@@ -130,21 +121,19 @@ def _held(race: RaceResult, axis: _Axis, held: Held) -> tuple[float, str]:
         said += f", after waiting for {_names(look, ' and ')}"
     elif look.met:
         said += f", passing over what {_names(look, ' and ')} held locked"
-    parts = [
-        f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{PAPER}"/>',
-        f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}" fill="{hue}" fill-opacity=".2" '
-        f'stroke="{hue}" stroke-width="1.5"{_dash(worker)}/>',
-    ]
+    bar = f'<rect x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="{BAR}"'
+    edge = f'stroke="{hue}" stroke-width="1.5"{_dash(worker)}/>'
+    parts = [f'{bar} fill="{PAPER}"/>', f'{bar} fill="{hue}" fill-opacity=".2" {edge}']
     parts += [
         f'<path d="M{axis.commit(n):.1f} {y + BAR - 5}v5" stroke="{INK}" fill="none"/>'
         for n, commit in enumerate(race.commits)
         if (commit.worker, commit.workflow, commit.token) == (worker, look.workflow, look.token)
     ]
     if waits:
-        start = _wait_from(race, axis, held)
+        start = _wait_from(axis, held)
         parts.append(
             f'<rect class="wait" x="{start:.1f}" y="{y + (BAR - WAIT) / 2}" width="{left - start:.1f}" height="{WAIT}" '
-            f'fill="{PAPER}" stroke="{hue}" stroke-width="1.5"{_dash(worker)}/>'
+            f'fill="{PAPER}" {edge}'
         )
     elif look.met:
         parts.append(
@@ -153,14 +142,8 @@ def _held(race: RaceResult, axis: _Axis, held: Held) -> tuple[float, str]:
     number = str(look.workflow).rpartition("-")[2]
     if right - left >= LETTER * len(number) + 4:
         parts.append(f'<text x="{(left + right) / 2:.1f}" y="{y + 12}" class="c b h">{number}</text>')
-    return _mark(
-        held.first + 1,
-        f"{said}; {held.ended}.",
-        "".join(parts),
-        worker=worker,
-        workflow=look.workflow,
-        last=held.last + 1,
-    )
+    said += f"; {held.ended}."
+    return _mark(held.first + 1, said, "".join(parts), worker=worker, workflow=look.workflow, last=held.last + 1)
 
 
 def _names(look: Look, between: str = ", ") -> str:
@@ -168,28 +151,25 @@ def _names(look: Look, between: str = ", ") -> str:
     return between.join(dict.fromkeys(look.met))
 
 
-def _wait_from(race: RaceResult, axis: _Axis, held: Held) -> float:
+def _wait_from(axis: _Axis, held: Held) -> float:
     """Where the claim was asked for, and before the claims that it waited for, but after all else of this worker."""
-    look = held.look
-    mine = [n for n, commit in enumerate(race.commits[: held.first]) if commit.worker == look.worker]
-    left = axis.bar(held)[0]
+    look, left = held.look, axis.bar(held)[0]
     if axis.milliseconds:
         return min(axis.moment(look.asked), left - 2)
-    claims = {commit.worker: n for n, commit in enumerate(race.commits[: held.first]) if commit.transaction == "claim"}
+    before = axis.race.commits[: held.first]
+    claims = {commit.worker: n for n, commit in enumerate(before) if commit.transaction == "claim"}
     asked = min([axis.moment(look.asked), *(axis.commit(claims[other]) for other in look.met if other in claims)])
-    after = axis.commit(mine[-1]) + axis.pitch / 2 if mine else float(GUTTER)
-    return min(max(asked, after), left - 3)
+    mine = [axis.commit(n) + axis.pitch / 2 for n, commit in enumerate(before) if commit.worker == look.worker]
+    return min(max(asked, *mine[-1:], GUTTER), left - 3)
 
 
-def _empty(race: RaceResult, axis: _Axis, look: Look) -> tuple[float, str]:
-    y = _top(race, look.worker)
-    x = _empty_at(race, axis, look)
-    said = f"{look.worker} finds nothing" + (
-        ", although a row looks runnable right afterwards." if look.work_left else "."
-    )
+def _empty(axis: _Axis, look: Look) -> tuple[float, str]:
+    y, x = _top(axis.race, look.worker), _empty_at(axis, look)
+    although = ", although a row looks runnable right afterwards" if look.work_left else ""
+    said = f"{look.worker} finds nothing{although}."
     stroke = f'<path class="empty" d="M{x:.1f} {y + 4}v10" stroke="{INK}" stroke-width="2" fill="none"/>'
     more = f'<circle cx="{x:.1f}" cy="{y}" r="2.5" fill="{PAPER}" stroke="{INK}"/>' if look.work_left else ""
-    return _mark(_after(race, look) + 0.5, said, stroke + more, worker=look.worker, work=look.work_left)
+    return _mark(_after(axis.race, look) + 0.5, said, stroke + more, worker=look.worker, work=look.work_left)
 
 
 def _after(race: RaceResult, look: Look) -> int:
@@ -198,13 +178,13 @@ def _after(race: RaceResult, look: Look) -> int:
     return max([sum(commit.at <= look.got for commit in race.commits), *mine[-1:]])
 
 
-def _empty_at(race: RaceResult, axis: _Axis, look: Look) -> float:
-    return axis.moment(look.got) if axis.milliseconds else GUTTER + axis.pitch * (_after(race, look) + 0.25)
+def _empty_at(axis: _Axis, look: Look) -> float:
+    return axis.moment(look.got) if axis.milliseconds else GUTTER + axis.pitch * (_after(axis.race, look) + 0.25)
 
 
-def _refused(race: RaceResult, axis: _Axis, n: int) -> tuple[float, str]:
+def _refused(axis: _Axis, n: int) -> tuple[float, str]:
     """A wall, and for the first one the picture's one box."""
-    entry: Commit = race.commits[n]
+    race, entry = axis.race, axis.race.commits[n]
     y, x = _top(race, str(entry.worker)), axis.commit(n)
     row = max(commit.token or 0 for commit in race.commits[:n] if commit.workflow == entry.workflow)
     why = "its lease has ended" if row == entry.token else f"the row holds {row}"
@@ -220,20 +200,17 @@ def _refused(race: RaceResult, axis: _Axis, n: int) -> tuple[float, str]:
     return _mark(n + 1, said, wall, worker=entry.worker, workflow=entry.workflow)
 
 
-def _words(race: RaceResult, axis: _Axis) -> list[str]:
+def _words(axis: _Axis) -> list[str]:
     """What stands above the bars: as many words as there is room for; all are in the tooltips and in the text twin."""
-    found = []
+    race, found = axis.race, []
     for worker in race.workers:
-        said = []
-        for held in race.held:
-            look = held.look
-            if look.worker == worker and look in race.waited:
-                said.append((_wait_from(race, axis, held), f"waits for {_names(look)}"))
-            elif look.worker == worker and look.met:
-                said.append((axis.bar(held)[0] - 5, f"passes over {_names(look)}"))
-        for look in race.empty:
-            if look.worker == worker:
-                said.append((_empty_at(race, axis, look), "nothing, work left" if look.work_left else "nothing"))
+        bars = [held for held in race.held if held.look.worker == worker]
+        waits = [held for held in bars if held.look in race.waited]
+        overs = [held for held in bars if held.look in race.passed_over]
+        empty = [look for look in race.empty if look.worker == worker]
+        said = [(_wait_from(axis, held), f"waits for {_names(held.look)}") for held in waits]
+        said += [(axis.bar(held)[0] - 5, f"passes over {_names(held.look)}") for held in overs]
+        said += [(_empty_at(axis, look), "nothing, work left" if look.work_left else "nothing") for look in empty]
         free = float(GUTTER)
         for x, words in sorted(said):
             at = min(x, axis.width - 4 - LETTER * len(words))

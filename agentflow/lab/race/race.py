@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from functools import partial
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,7 +26,7 @@ from ...model import Policy
 from ...worker import new_identity
 from ..broken.catalogue import texts
 from ..history.entries import worker_name
-from ..laboratory.processes import kill, start
+from ..laboratory.processes import connected
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.tables import query
 from ..schedule.commit_order import Commit
@@ -40,20 +38,10 @@ CLOCK = "SELECT clock_timestamp() AS now"
 ASKED = "'asked_at', statement_timestamp()"
 OBSERVED = ASKED + ",\n    'xid', pg_current_xact_id()::text, 'snapshot', pg_current_snapshot()::text"
 CLAIMS = ("skip_locked", "plain_lock")
+POLICY = Policy(lease_seconds=30.0, crash_budget=1_000_000)
 LOOK_AGAIN = 0.01  # seconds; as Worker.run_until_idle() does after an empty claim when there is work
 EmptyClaims = list[tuple[datetime, datetime, bool]]
 """A worker's empty claims: when each was asked and answered, and whether a row looked runnable right afterwards."""
-
-
-@dataclass(frozen=True)
-class RaceSettings:
-    """What each worker process of a race is sent when it starts."""
-
-    url: str
-    schema: str
-    claim: str
-    lease_seconds: float
-    make_engine: Callable[..., Engine]
 
 
 def observed(engine: Engine, claim: str) -> Engine:
@@ -66,8 +54,7 @@ def observed(engine: Engine, claim: str) -> Engine:
 
 def race(
     requests: Iterable[str], *, workers: int = 4, claim: str = "skip_locked", url: str | None = None,
-    schema: str | None = None, lease_seconds: float = 30.0, patience: float = 60.0, keep: bool = False,
-    make_engine: Callable[..., Engine] = Engine,
+    schema: str | None = None, patience: float = 60.0, keep: bool = False, make_engine: Callable[..., Engine] = Engine,
 ) -> Race:  # fmt: skip
     """Runs the requests as support agents on `workers` processes that start at one barrier; returns what happened.
 
@@ -78,16 +65,17 @@ def race(
     asked = list(requests)
     _check(asked, workers, claim)
     where = url or find_database().url.render_as_string(hide_password=False)
-    with own_schema(where, schema or new_name("race"), keep) as database:
-        settings = RaceSettings(where, database.schema, claim, lease_seconds, make_engine)
-        engine = make_engine(database)
-        try:
-            with _at_the_barrier(settings, LANES[:workers], patience) as racers:
-                engine.create_workflows(asked, workflow_ids=[f"request-{n}" for n in range(1, len(asked) + 1)])
-                empty = _run(racers, patience)
-            return read_race(engine, claim, LANES[:workers], len(asked), empty)
-        finally:
-            engine.close()
+    lanes = LANES[:workers]
+    with own_schema(where, schema or new_name("race"), keep) as database, closing(make_engine(database)) as engine:
+        with ExitStack() as stack:
+            racers: dict[str, tuple[BaseProcess, Connection]] = {}
+            for lane in lanes:
+                sent = (where, database.schema, claim, make_engine, lane)
+                racers[lane] = stack.enter_context(connected(serve_race, *sent, name=f"race-{lane}"))
+            _answers(racers, "prepare", patience)
+            engine.create_workflows(asked, workflow_ids=[f"request-{n}" for n in range(1, len(asked) + 1)])
+            empty = _answers(racers, "go", patience)
+        return read_race(engine, claim, lanes, len(asked), empty)
 
 
 def compare_claims(requests: Iterable[str], **options: Any) -> Comparison:
@@ -108,12 +96,14 @@ def _check(requests: Sequence[str], workers: int, claim: str) -> None:
 # -- one worker process ------------------------------------------------------------------------------------------------
 
 
-def serve_race(settings: RaceSettings, lane: str, channel: Connection) -> None:
-    """One worker process: waits at the barrier, runs until nothing is runnable, and sends back its empty claims."""
+def serve_race(
+    url: str, schema: str, claim: str, make_engine: Callable[..., Engine], lane: str, channel: Connection
+) -> None:
+    """One worker process: prepares, then runs until nothing is runnable and sends back its empty claims, each at a word."""
     identity = new_identity(lane)
-    database = Database(settings.url, settings.schema, application_name=identity)
-    policy = Policy(lease_seconds=settings.lease_seconds, crash_budget=1_000_000)
-    engine = observed(settings.make_engine(database, policy=policy), settings.claim)
+    database = Database(url, schema, application_name=identity)
+    engine = observed(make_engine(database, policy=POLICY), claim)
+    channel.recv()
     engine.claim_workflow(identity)  # nothing is there yet; the connections are made and the claim is prepared
     engine.world.look_up(None)
     clock = _clock(engine.database)
@@ -139,8 +129,7 @@ def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Emp
         asked = clock()
         if worker.run_once() is not None:
             continue
-        answered = clock()
-        empty.append((asked, answered, engine.runnable(worker.names)))
+        empty.append((asked, clock(), engine.runnable(worker.names)))
         if not empty[-1][2]:
             return empty
         time.sleep(LOOK_AGAIN)
@@ -149,67 +138,27 @@ def contend(engine: Engine, identity: str, clock: Callable[[], datetime]) -> Emp
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Racer:
-    lane: str
-    process: BaseProcess
-    channel: Connection
-
-    def tell(self, word: str) -> None:
-        """Sends the process a word. Raises RaceError if it has died."""
-        try:
-            self.channel.send(word)
-        except ConnectionError:
-            raise self._ended() from None
-
-    def hear(self, until: float) -> Any:
-        """Receives what the process sends next. Raises RaceError if it has died, or sends nothing until then."""
-        try:
-            if self.channel.poll(max(0.0, until - time.monotonic())):
-                return self.channel.recv()
-        except (EOFError, ConnectionError):
-            raise self._ended() from None
-        raise RaceError(
-            f"Worker {self.lane} did not finish in time, and all workers were stopped. Give more `patience`, or `keep` "
-            "the schema and read its histories."
-        )
-
-    def _ended(self) -> RaceError:
-        self.process.join(5)
-        return RaceError(
-            f"Worker {self.lane} exited on its own with code {self.process.exitcode}; its error is on standard error. The "
-            "other workers were stopped. Fix the error and race again."
-        )
-
-
-@contextmanager
-def _at_the_barrier(settings: RaceSettings, lanes: Sequence[str], patience: float) -> Iterator[list[_Racer]]:
-    """Starts a process for each lane, connected and prepared, which waits for a word; none is left afterwards."""
-    racers: list[_Racer] = []
+def _answers(racers: Mapping[str, tuple[BaseProcess, Connection]], word: str, patience: float) -> dict[str, Any]:
+    """Sends all processes a word; returns each one's answer. Raises RaceError for a process that has died or is late."""
+    until, lane, answers = time.monotonic() + patience, "", {}
     try:
-        for lane in lanes:
-            here, there = Pipe()
-            racers.append(_Racer(lane, start(serve_race, settings, lane, there, name=f"race-{lane}"), here))
-            there.close()
-        until = time.monotonic() + patience
-        for racer in racers:
-            racer.hear(until)
-        yield racers
-    finally:
-        kill(racer.process for racer in racers)
-        for racer in racers:
-            racer.channel.close()
-
-
-def _run(racers: Sequence[_Racer], patience: float) -> dict[str, EmptyClaims]:
-    """Lets all of them run until nothing is runnable; returns the empty claims of each lane."""
-    until = time.monotonic() + patience
-    for racer in racers:
-        racer.tell("go")
-    empty = {racer.lane: racer.hear(until) for racer in racers}
-    for racer in racers:
-        racer.process.join(max(0.0, until - time.monotonic()))
-    return empty
+        for lane in racers:
+            racers[lane][1].send(word)
+        for lane, (_, channel) in racers.items():
+            if not channel.poll(max(0.0, until - time.monotonic())):
+                raise RaceError(
+                    f"Worker {lane} did not finish in time, and all workers were stopped. Give more `patience`, or `keep` "
+                    "the schema and read its histories."
+                )
+            answers[lane] = channel.recv()
+    except (EOFError, ConnectionError):
+        process = racers[lane][0]
+        process.join(5)
+        raise RaceError(
+            f"Worker {lane} exited on its own with code {process.exitcode}; its error is on standard error. The "
+            "other workers were stopped. Fix the error and race again."
+        ) from None
+    return answers
 
 
 # -- what happened, from the rows --------------------------------------------------------------------------------------

@@ -6,14 +6,15 @@ to run, as does every share; counts of workflows and effects do not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..schedule.commit_order import Commit, in_order
-from ..schedule.grammar import MAX_REQUESTS
-from .order import schedule_of
+from ..schedule.grammar import MAX_REQUESTS, Schedule, Setting
+from .order import moves_of
 
 DIFFERS = "measured in this run: another run differs"
 SAID = {"skip_locked": "SKIP LOCKED", "plain_lock": "a plain lock"}
@@ -44,7 +45,6 @@ class Held:
     look: Look
     first: int
     last: int
-    until: float
     ended: str
 
 
@@ -101,15 +101,10 @@ class RaceResult:
         return sum(entry.event == "workflow_completed" for entry in self.entries)
 
     @property
-    def duration(self) -> float:
-        """Milliseconds from the first claim asked for to the last entry. Measured."""
-        return max((entry.at for entry in self.commits), default=0.0)
-
-    @property
     def waiting(self) -> float:
         """The share of the workers' time, from 0 to 1, in which they waited for a neighbour's commit. Measured."""
         waited = sum(look.got - look.asked for look in self.waited)
-        return waited / (self.duration * len(self.workers)) if waited else 0.0
+        return waited / (max(commit.at for commit in self.commits) * len(self.workers)) if waited else 0.0
 
     # -- one order that explains it ----------------------------------------------------------------------------------
 
@@ -124,59 +119,46 @@ class RaceResult:
 
         Empty claims are not part of it, since they commit nothing. A stepper plays up to MAX_REQUESTS requests.
         """
-        return schedule_of(self.commits, self.requests)
+        return str(Schedule(Setting(requests=self.requests), tuple(moves_of(self.commits, self.requests))))
 
     @property
     def held(self) -> list[Held]:
         """Which worker had which workflow, from which commit to which."""
-        first: dict[tuple[str, int | None], int] = {}
-        last: dict[tuple[str, int | None], int] = {}
-        for n, commit in enumerate(self.commits):
-            if commit.worker:
-                first.setdefault((commit.workflow, commit.token), n)
-                last[commit.workflow, commit.token] = n
         found = []
         for look in self.claims:
-            mine = (str(look.workflow), look.token)
-            end = self.commits[last[mine]]
-            found.append(Held(look, first[mine], last[mine], end.at, _ENDED.get(end.event, end.event)))
+            mine = (look.worker, look.workflow, look.token)
+            places = [n for n, one in enumerate(self.commits) if (one.worker, one.workflow, one.token) == mine]
+            end = self.commits[places[-1]].event
+            found.append(Held(look, places[0], places[-1], _ENDED.get(end, end)))
         return found
 
     # -- to look at --------------------------------------------------------------------------------------------------
 
     def table(self) -> Table:
         """What each worker did, a row each."""
-        rows = []
-        for worker in self.workers:
-            mine = [look for look in self.claims if look.worker == worker]
-            rows.append(
-                {
-                    "worker": worker,
-                    "claimed": len(mine),
-                    "waited": sum(look in self.waited for look in mine),
-                    "passed over": sum(look in self.passed_over for look in mine),
-                    "found nothing": sum(look.worker == worker for look in self.empty),
-                    "although work was left": sum(look.worker == worker for look in self.empty_with_work),
-                    "refused": sum(entry.worker == worker for entry in self.refused),
-                }
-            )
+        figures: dict[str, Sequence[Look | Commit]] = {
+            "claimed": self.claims, "waited": self.waited, "passed over": self.passed_over, "found nothing": self.empty,
+            "although work was left": self.empty_with_work, "refused": self.refused,
+        }  # fmt: skip
+        rows = [
+            {"worker": worker, **{name: sum(one.worker == worker for one in found) for name, found in figures.items()}}
+            for worker in self.workers
+        ]
         return Table(rows, f"Each worker's claims with {SAID[self.claim]} ({DIFFERS})")
 
     def text(self) -> str:
         """The race in sentences: the text twin of its picture."""
-        met = f"{counted(len(self.waited), 'claim')} waited for a neighbour's commit, which took"
-        share = f"{met} {self.waiting:.1%} of the workers' time."
         if self.claim == "skip_locked":
             share = f"{counted(len(self.passed_over), 'claim')} passed over a row that a neighbour held; none waited."
-        who = [
-            f"{worker} claimed {', '.join(str(look.workflow) for look in self.claims if look.worker == worker) or 'nothing'}."
-            for worker in self.workers
-        ]
+        else:
+            waited = f"{counted(len(self.waited), 'claim')} waited for a neighbour's commit"
+            share = f"{waited}, which took {self.waiting:.1%} of the workers' time."
+        got = {worker: [str(look.workflow) for look in self.claims if look.worker == worker] for worker in self.workers}
         long = f" (to read; {MAX_REQUESTS} requests at most can be played)" if self.requests > MAX_REQUESTS else ""
         lines = [
             f"{counted(self.requests, 'request')}, {counted(len(self.workers), 'worker')}, {SAID[self.claim]}: "
             f"{self.completed} completed, {counted(self.effects, 'effect')}, {counted(self.attempts, 'attempt')}.",
-            *who,
+            *(f"{worker} claimed {', '.join(names) or 'nothing'}." for worker, names in got.items()),
             f"{share} {counted(len(self.empty_with_work), 'claim')} found nothing although work was left. "
             f"{counted(len(self.refused), 'write')} refused.",
             f"Schedule{long}: {self.schedule}",

@@ -25,7 +25,7 @@ class Clicks:
         self.quiet_seconds, self.ignored = quiet_seconds, 0
         self._slow, self._done = slow, done
         self._queue: queue.SimpleQueue[tuple[Callable[[], Any], str] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name="room-clicks", daemon=True)
         self._last = ("", float("-inf"))  # the last click that counted, and when it was
         self._waiting, self._since = 0, 0.0
 
@@ -49,8 +49,7 @@ class Clicks:
             self.ignored, self._since = 0, now
         self._last, self._waiting = (key, now), self._waiting + 1
         self._queue.put((move, lane))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="room-clicks", daemon=True)
+        if self._thread.ident is None:
             self._thread.start()
         return True
 
@@ -64,7 +63,7 @@ class Clicks:
 
     def join(self, seconds: float) -> None:
         """Waits for the thread to end, at most this long."""
-        if self._thread and self._thread is not threading.current_thread():
+        if self._thread.ident and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     def _work(self) -> None:

@@ -60,6 +60,7 @@ class Controller:
         self.sentence, self.remark = NOTHING, ""
         self.trouble: Trouble | None = None
         self.away = self.closed = False
+        self.changed: Callable[[], object] = lambda: None  # called after every method, also after one that raised
 
     # -- what a button does, and a cell can do too ---------------------------------------------------------------------
 
@@ -310,13 +311,10 @@ class Controller:
         self.recording = Recording(str(Schedule(schedule.setting)))
         try:
             done = self.stepper.play(schedule)
-        except DatabaseAway:
-            if self.stepper.moves is moves:
+        except BaseException as error:
+            if self.stepper.moves is moves:  # the laboratory was not emptied yet
                 self.recording = old
-            raise
-        except BaseException:
-            self.recording = old
-            if self.stepper.moves is not moves:  # the laboratory was emptied already
+            elif not isinstance(error, DatabaseAway):
                 self.recording = Recording(str(Schedule(parse(was).setting)))
                 self.stepper.play(was)
             raise
@@ -344,9 +342,9 @@ class Controller:
 
     def _exists(self, entry: int) -> None:
         """Raises BadSchedule if the shown workflow has no such entry."""
-        last = self.length
-        if not 1 <= entry <= last:
-            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {counted(last, 'entry', 'entries')}.")
+        if not 1 <= entry <= self.length:
+            there = counted(self.length, "entry", "entries")
+            raise BadSchedule(f"There is no entry {entry}; {self.workflow} has {there}.")
 
     def _known(self, workflow: str | None) -> None:
         """Raises BadSchedule if the laboratory has no such workflow."""
@@ -366,19 +364,18 @@ class Controller:
     @contextmanager
     def _acting(self) -> Iterator[None]:
         """Makes a move: it is what is shown next; or its error is, which is raised."""
-        self.trouble = None
-        try:
+        with self._looking():
             if self.closed:
                 raise LaneError("This control room is closed. Run its cell again to open a new one.")
-            yield
-            self.entry, self.away = None, False
-        except Exception as error:
-            self.away = isinstance(error, DatabaseAway)
-            self.trouble = trouble_of(error)
-            if isinstance(error, LaneError) and not self.closed:
-                with suppress(DatabaseAway):
-                    self.recording.catch_up(observe(self.stepper))
-            raise
+            try:
+                yield
+                self.entry, self.away = None, False
+            except Exception as error:
+                self.away = isinstance(error, DatabaseAway)
+                if isinstance(error, LaneError) and not self.closed:
+                    with suppress(DatabaseAway):
+                        self.recording.catch_up(observe(self.stepper))
+                raise
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -389,3 +386,5 @@ class Controller:
         except Exception as error:
             self.trouble = trouble_of(error)
             raise
+        finally:
+            self.changed()

@@ -29,17 +29,12 @@ class Frame:
     lanes: tuple[LaneView, ...] = (LaneView("A"), LaneView("B"))
     transaction: LastTransaction | None = None
 
-    @property
-    def moved(self) -> Moved | None:
-        """The last move that led here."""
-        return self.moves[-1] if self.moves else None
-
     def writer(self, workflow: str) -> str:
         """The lane whose commit changed the workflow's rows last; empty for the laboratory itself."""
-        wrote = [one for one in self.moves if one.workflow == workflow and one.passed]
-        wrote = [one for one in wrote if one.passed and one.passed.outcome == "committed"]
-        moved = wrote[-1] if wrote and len(self.moves) > 1 else self.moved
-        return moved.move.lane if moved and not fault(moved.move.verb).worker else ""
+        mine = (one for one in self.moves if one.workflow == workflow)
+        wrote = (one for one in mine if one.passed and one.passed.outcome == "committed")
+        last = next(reversed((*self.moves, *wrote)), None)
+        return last.move.lane if last and not fault(last.move.verb).worker else ""
 
 
 class Recording:
@@ -86,16 +81,15 @@ class Recording:
     @property
     def last_workflow(self) -> str | None:
         """The workflow of the last move that was about one."""
-        about = (frame.moved.workflow for frame in reversed(self.frames) if frame.moved and frame.moved.workflow)
-        return next(about, None)
+        about = (frame.moves[-1].workflow for frame in reversed(self.frames) if frame.moves)
+        return next(filter(None, about), None)
 
     # -- how a frame is made -------------------------------------------------------------------------------------------
 
     def _frame(self, frame: Frame, observed: Observed) -> Frame:
         """The frame with the rows and lanes that were observed."""
         self._histories, self._stories = {**self._histories, **observed.histories}, {}
-        lengths = {name: len(entries) for name, entries in self._histories.items()}
-        rows = observed.rows
+        lengths, rows = {name: len(entries) for name, entries in self._histories.items()}, observed.rows
         lanes = tuple(
             replace(lane, line=self._line(lane, observed.standing[lane.name], rows), held=self._token(lane, rows))
             for lane in observed.lanes
@@ -104,13 +98,10 @@ class Recording:
 
     def _remember(self, moved: Moved) -> None:
         lane = moved.move.lane
-        if moved.move.verb == "start":
+        if moved.standing and moved.standing.token is not None:
+            self._held[lane] = moved.standing.token
+        elif moved.standing or moved.move.verb == "start":
             self._held.pop(lane, None)
-        if moved.standing:
-            if moved.standing.token is None:
-                self._held.pop(lane, None)
-            else:
-                self._held[lane] = moved.standing.token
         self._last[lane] = moved
 
     def _line(self, lane: LaneView, at: Boundary | None, rows: Mapping[str, Row]) -> str:

@@ -12,20 +12,17 @@ from typing import Any
 
 from ..history.belief import belief_of
 from ..history.entries import Row, worker_name
-from ..history.words import counted
 
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
-LONGEST_CELL = 100  # characters
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """One value; `was` is the value before, if it reads differently; `full` is the whole value, if it was cut."""
+    """One value; `was` is the value before, if it reads differently."""
 
     text: str
     changed: bool = False
     was: str | None = None
-    full: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,52 +39,37 @@ def holder(row: Row | None) -> str:
     return worker_name(row["lease_owner"]) if row and row["lease_owner"] else ""
 
 
-def as_json(value: Any) -> str:
-    """A value as a cell shows it: NULL, or JSON."""
-    return "NULL" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _plain(value: Any) -> str:
-    return "NULL" if value is None else str(value)
-
-
-def _worker(value: Any) -> str:
-    return worker_name(value) if value else "NULL"
-
-
-def _set(value: Any) -> str:
-    return "NULL" if value is None else "set"
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _result(row: Row) -> str:
     """What was recorded: the value, or the failure without its traceback."""
-    error = row.get("error")
-    if error is not None:
-        return f"failed: {error.get('type')}: {error.get('message')}" if isinstance(error, dict) else as_json(error)
-    return as_json(row.get("value", row.get("tool_result")))
+    error, value = row.get("error"), row.get("value", row.get("tool_result"))
+    if isinstance(error, dict):
+        return f"failed: {error.get('type')}: {error.get('message')}"
+    return "NULL" if error is None and value is None else _json(value if error is None else error)
 
 
 Show = Callable[[Row], str]
 
 
-def _of(column: str, write: Callable[[Any], str] = _plain) -> tuple[str, Show]:
-    return column, lambda row: write(row.get(column))
+def _of(column: str, write: Callable[[Any], str] = str) -> tuple[str, Show]:
+    return column, lambda row: "NULL" if row.get(column) is None else write(row[column])
+
+
+def _ends(row: Row) -> str:
+    return "NULL" if row["lease_expires_at"] is None else "passed" if row["expired"] else "in 1 day"
 
 
 _WORKFLOWS: tuple[tuple[str, Show], ...] = (
-    _of("state"),
-    _of("lease_owner", _worker),
-    (
-        "lease_expires_at",
-        lambda row: "NULL" if row["lease_expires_at"] is None else "passed" if row["expired"] else "in 1 day",
-    ),
-    _of("fence_token"),
-    _of("recovery_started_at", _set),
-)
+    _of("state"), _of("lease_owner", worker_name), ("lease_expires_at", _ends), _of("fence_token"),
+    _of("recovery_started_at", lambda _: "set"),
+)  # fmt: skip
 _SOMETIMES = (_of("waiting_for"), _of("attempts"), _of("crashes"))
-_STEPS = (_of("step_id"), ("value", _result), _of("fence_token"), _of("worker", _worker))
+_STEPS = (_of("step_id"), ("value", _result), _of("fence_token"), _of("worker", worker_name))
 _INTENTS = (_of("idempotency_key"), _of("status"), ("result", _result))
-_LEDGER = (_of("idempotency_key"), _of("result", as_json), _of("attempts"))
+_LEDGER = (_of("idempotency_key"), _of("result", _json), _of("attempts"))
 _RAW = {"value": ("value", "error"), "result": ("tool_result", "error", "result")}
 
 
@@ -110,21 +92,11 @@ def _grid(name: str, columns: Sequence[tuple[str, Show]], rows: Sequence[Row], b
 
 
 def _cell(column: str, show: Show, row: Row, old: Row | None) -> GridCell:
-    text = show(row)
     if old is None:
-        return GridCell(_cut(text), True, None, _full(text))
-    was = show(old)
-    raw = _RAW.get(column, (column,))
-    changed = was != text or any(row.get(one) != old.get(one) for one in raw)
-    return GridCell(_cut(text), changed, _cut(was) if was != text else None, _full(text))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
-
-
-def _full(text: str) -> str:
-    return text[:2_000] if len(text) > LONGEST_CELL else ""
+        return GridCell(show(row), True)
+    text, was = show(row), show(old)
+    changed = was != text or any(row.get(one) != old.get(one) for one in _RAW.get(column, (column,)))
+    return GridCell(text, changed, was if was != text else None)
 
 
 # -- belief beside world -------------------------------------------------------------------------------------------------
@@ -149,13 +121,12 @@ def belief(row: Row | None) -> str:
     }
     if row["status"] in said:
         return said[row["status"]]
-    intents = row["intents"]
-    if not intents:
+    found = [one["status"] for one in row["intents"]]
+    if not found:
         return "No action planned yet."
-    pending = [one["key"] for one in intents if one["status"] == "PENDING"]
-    if pending:
+    if "PENDING" in found:
         return "Action planned. Outcome unknown."
-    return "Action refused by the tool." if intents[-1]["status"] == "REFUSED" else "Action acknowledged."
+    return "Action refused by the tool." if found[-1] == "REFUSED" else "Action acknowledged."
 
 
 def world(row: Row | None) -> str:
@@ -167,6 +138,6 @@ def world(row: Row | None) -> str:
         if action.too_many:
             said.append(f"{action.key}: {len(action.effects)} effects for one planned action.")
         elif action.effects:
-            asked = counted(action.effects[0]["attempts"], "time")
-            said.append(f"{action.key}: one effect, asked for {'once' if asked == '1 time' else asked}.")
+            attempts = action.effects[0]["attempts"]
+            said.append(f"{action.key}: one effect, asked for {'once' if attempts == 1 else f'{attempts} times'}.")
     return " ".join(said)

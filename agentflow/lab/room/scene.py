@@ -71,7 +71,6 @@ class Button:
 
 
 TOOLTIPS: Mapping[str, str] = {
-    "Step": "Commit the next transaction",
     "Crash": "Kill the worker now",
     "Pause": "Stop the worker until it is resumed",
     "Recover": "Let another worker finish what this one left, and print the moves",

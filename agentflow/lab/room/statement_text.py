@@ -15,7 +15,6 @@ from typing import Any
 
 from ..history.entries import worker_name
 
-DAY = 86_400.0
 LONGEST_LITERAL = 120  # characters
 _GUARD = r"(?<=AND\s)fence_token = \d+"
 _DECIDES = {
@@ -43,8 +42,7 @@ def literal(bind: str, value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return "'1 day'" if seconds >= DAY else f"'{seconds:g} s'"
+        return "'1 day'" if value >= timedelta(days=1) else f"'{value.total_seconds():g} s'"
     if isinstance(value, list | tuple):
         return f"ARRAY[{', '.join(literal(bind, one) for one in value)}]"
     shown = worker_name(value) if bind == "p_worker" else _steady(bind, str(value))
@@ -58,18 +56,13 @@ def _steady(bind: str, text: str) -> str:
     if bind not in ("p_detail", "p_error"):
         return text
     value = json.loads(text)
-    for key in ("replay_ms", "traceback"):
-        if isinstance(value, dict) and key in value:
-            value[key] = "…"
+    if isinstance(value, dict):
+        value |= dict.fromkeys(value.keys() & {"replay_ms", "traceback"}, "…")
     return json.dumps(value, ensure_ascii=False)
 
 
 def marked(name: str, text: str) -> str:
     """The text as HTML, everything escaped, the clause that decides the race in bold."""
-    done, at = [], 0
-    for found in re.finditer(_DECIDES.get(name, _GUARD).replace(" ", r"\s+"), text):
-        done += [html.escape(text[at : found.start()]), f"<b>{html.escape(found.group())}</b>"]
-        at = found.end()
-        if name not in _DECIDES:
-            break
-    return "".join([*done, html.escape(text[at:])])
+    clause = _DECIDES.get(name, _GUARD).replace(" ", r"\s+")
+    parts = map(html.escape, re.split(f"({clause})", text, maxsplit=0 if name in _DECIDES else 1))
+    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))

@@ -13,10 +13,11 @@ from ..history.entries import Row
 from ..history.words import counted
 from ..pictures.svg import HUES, escaped
 from ..pictures.timeline import timeline
-from .row_tables import TABLES, Grid, belief, holder, sign, world
+from .row_tables import TABLES, Grid, GridCell, belief, holder, sign, world
 from .scene import LaneView, Scene
 from .statement_text import marked
 
+LONGEST_CELL = 100  # characters
 WIDE = ("value", "result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
 CSS = files(__package__).joinpath("room.css").read_text(encoding="utf-8")
@@ -49,9 +50,8 @@ def head(scene: Scene) -> str:
     """Which workflow, its state, the fencing token and the lease."""
     state = scene.row["state"] if scene.row else "none"
     token = scene.row["fence_token"] if scene.row else 0
-    setting = (
-        f'<span class="m set" title="{escaped(scene.setting)}">{escaped(scene.setting)}</span>' if scene.setting else ""
-    )
+    line = escaped(scene.setting)
+    setting = f'<span class="m set" title="{line}">{line}</span>' if line else ""
     return (
         f'<div class="head"><span><b>{escaped(scene.name)}</b> <code>{escaped(scene.workflow)}</code></span>{setting}'
         f'<span><span class="m">state</span> <span class="chip">{escaped(state)}</span></span>'
@@ -129,26 +129,26 @@ def panes(scene: Scene) -> str:
 def grid_html(grid: Grid) -> str:
     """One table: heads that may break at their underscores, changed cells with the value before."""
     heads = "".join(f'<th scope="col">{_breaking(column)}</th>' for column in grid.columns)
-    lines = []
-    for row in grid.rows:
-        cells = []
-        for column, cell in zip(grid.columns, row, strict=True):
-            wide = column in WIDE
-            was = f"<small>was {_cell(cell.was, wide)}</small>" if cell.was is not None else ""
-            full = f' title="{escaped(cell.full)}"' if cell.full else ""
-            kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
-            cells.append(f'<td class="{kind}"{full}>{_cell(cell.text, wide)}{was}</td>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+    lines = "".join(f"<tr>{''.join(map(_cell, grid.columns, row))}</tr>" for row in grid.rows)
     none = f'<tr><td class="null" colspan="{len(grid.columns)}">0 rows</td></tr>'
     scroll = ' class="tall" tabindex="0"' if len(grid.rows) > 8 else ""
     return (
         f"<div{scroll}><table><caption>{grid.name}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{''.join(lines) or none}</tbody></table></div>"
+        f"<tbody>{lines or none}</tbody></table></div>"
     )
 
 
-def _cell(value: str, wide: bool) -> str:
-    return '<span class="null">null</span>' if value == "NULL" else _breaking(value) if wide else escaped(value)
+def _cell(column: str, cell: GridCell) -> str:
+    wide = column in WIDE
+    was = f"<small>was {_shortened(cell.was, wide)}</small>" if cell.was is not None else ""
+    full = f' title="{escaped(cell.text[:2_000])}"' if len(cell.text) > LONGEST_CELL else ""
+    kind = " ".join(["ch"] * cell.changed + ["w"] * wide)
+    return f'<td class="{kind}"{full}>{_shortened(cell.text, wide)}{was}</td>'
+
+
+def _shortened(value: str, wide: bool) -> str:
+    short = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
+    return '<span class="null">null</span>' if value == "NULL" else _breaking(short) if wide else escaped(short)
 
 
 def _breaking(value: str) -> str:

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from functools import partial
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -26,7 +26,7 @@ from . import view
 from .clicks import QUIET_SECONDS, Clicks
 from .controller import Controller
 from .messages import trouble_of
-from .scene import AXES, TOOLTIPS, Scene
+from .scene import AXES, Scene
 
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
@@ -40,21 +40,12 @@ ROOM_BUTTONS: Mapping[str, tuple[str, int]] = {
 """Each button's method and its width in pixels; the buttons of a lane call theirs with the lane's name."""
 LANE_BUTTONS = ("Step", "Crash", "Pause", "Recover")
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
-def _shown(method: Callable[Concatenate[Controller, _P], _R]) -> Callable[Concatenate[ControlRoom, _P], _R]:
-    """The controller's method as one of the room, which shows what came of it, also if it raised."""
+class _Own(threading.local):
+    """What belongs to one thread: whether it draws, so that what it puts into fields is not a learner's choice."""
 
-    @wraps(method)
-    def act(self: ControlRoom, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return method(self.controller, *args, **kwargs)
-        finally:
-            self._changed()
-
-    return act
+    drawing = False
 
 
 class ControlRoom:
@@ -70,8 +61,9 @@ class ControlRoom:
         quiet_seconds: float = QUIET_SECONDS, **options: Any,
     ) -> None:  # fmt: skip
         self.controller = Controller(engine, setting, **options)
+        self.controller.changed = self._changed
         self.panel: dict[str, Any] = {}
-        self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), threading.local()
+        self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), _Own()
         self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
         self._retrying = False
         self._scene = self.controller.scene()
@@ -79,30 +71,14 @@ class ControlRoom:
         with suppress(Exception):  # the room shows what went wrong; Reset tries again
             self.open()
 
-    open = _shown(Controller.open)
-    step = _shown(Controller.step)
-    start = _shown(Controller.start)
-    crash = _shown(Controller.crash)
-    pause = _shown(Controller.pause)
-    resume = _shown(Controller.resume)
-    lose = _shown(Controller.lose)
-    expire = _shown(Controller.expire)
-    due = _shown(Controller.due)
-    deliver = _shown(Controller.deliver)
-    move = _shown(Controller.move)
-    recover = _shown(Controller.recover)
-    race = _shown(Controller.race)
-    run = _shown(Controller.run)
-    preset = _shown(Controller.preset)
-    reset = _shown(Controller.reset)
-    on = _shown(Controller.on)
-    show = _shown(Controller.show)
-    back = _shown(Controller.back)
-    forward = _shown(Controller.forward)
-    fork = _shown(Controller.fork)
-    copy = _shown(Controller.copy)
-    look_at = _shown(Controller.look_at)
-    scale = _shown(Controller.scale)
+    def __getattr__(self, name: str) -> Any:
+        """The controller's method of this name; the room shows what came of it."""
+        if name.startswith("_") or not hasattr(Controller, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.controller, name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *vars(Controller)]
 
     def scene(self) -> Scene:
         """What is on screen, as data."""
@@ -123,10 +99,9 @@ class ControlRoom:
             self.controller.close()
         finally:
             self._clicks.join(self.controller.stepper.patience)
-            for widget in self._made():
-                for part in (widget, widget.layout, getattr(widget, "style", None)):
-                    if part is not None:
-                        part.close()
+            for widget in list(_made(self.view)):
+                for part in filter(None, (widget, widget.layout, getattr(widget, "style", None))):
+                    part.close()
 
     # -- clicks ------------------------------------------------------------------------------------------------------
 
@@ -174,57 +149,39 @@ class ControlRoom:
 
     def _build(self) -> widgets.VBox:
         style = f"<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
-        workers = widgets.Box([self._lane(name) for name in LANES])
-        workers.add_class("af-workers")
+        workers = widgets.Box([self._lane(name) for name in LANES]).add_class("af-workers")
         top = _row([self._html("head"), self._button("Reset")], "af-top")
-        box = widgets.VBox(
-            [
-                _html("af-style", style), top, workers, self._controls(), self._schedule(), self._html("say"),
-                self._html("picture", "af-tl"), self._html("panes"), self._html("history", "af-twin"),
-            ]
-        )  # fmt: skip
-        box.add_class("af-room")
-        return box
-
-    def _made(self) -> list[Any]:
-        """Every widget of the room, outermost first."""
-        found, todo = [], [self.view]
-        while todo:
-            one = todo.pop()
-            found.append(one)
-            todo += getattr(one, "children", ())
-        return found
+        parts = [
+            _html("af-style", style), top, workers, self._controls(), self._schedule(), self._html("say"),
+            self._html("picture", "af-tl"), self._html("panes"), self._html("history", "af-twin"),
+        ]  # fmt: skip
+        return widgets.VBox(parts).add_class("af-room")
 
     def _lane(self, name: str) -> widgets.VBox:
         buttons = [self._button(verb, name) for verb in LANE_BUTTONS]
         box = widgets.VBox([self._html(f"lane {name}", "af-line"), _row(buttons, "af-buttons")])
-        box.add_class("af-lane").add_class(f"af-lane-{name}")
-        self.panel[f"box {name}"] = box
+        self.panel[f"box {name}"] = box.add_class("af-lane").add_class(f"af-lane-{name}")
         return box
 
     def _controls(self) -> widgets.HBox:
         entry = widgets.BoundedIntText(value=1, min=1, max=1, description="entry", layout=widgets.Layout(width="104px"))
-        entry.add_class("af-entry")
         entry.observe(lambda change: self._typed(change.new), "value")
-        self.panel["entry"] = entry
+        self.panel["entry"] = entry.add_class("af-entry")
         left = [self._button(name) for name in ("Expire lease", "End back-off", "Deliver event", "Lose reply", "Race")]
         back = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
-        axis = self._dropdown("x axis", AXES, lambda value: self.scale(value), 158)
+        axis = self._dropdown("x axis", AXES, self.scale, 158)
         return _row([*left, _html("af-sp"), *back, _html("af-sp"), axis], "af-controls")
 
     def _schedule(self) -> widgets.HBox:
         line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
-        line.add_class("af-schedule")
-        self.panel["schedule"] = line
-        preset = self._dropdown(
-            "preset", (NO_PRESET, *PRESETS), lambda name: name in PRESETS and self.preset(name), 230
-        )
-        kind = self._dropdown("lanes", ("thread", "process"), lambda value: self.on(value), 124)
+        self.panel["schedule"] = line.add_class("af-schedule")
+        presets = (NO_PRESET, *PRESETS)
+        preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name), 230)
+        kind = self._dropdown("lanes", ("thread", "process"), self.on, 124)
         which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
         # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
         wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
-        wire.add_class("af-wire")
-        wire.observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
+        wire.add_class("af-wire").observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
         return _row([line, self._button("Copy"), self._button("Run"), preset, which, kind, wire], "af-plan")
 
     def _html(self, name: str, css: str = "") -> widgets.HTML:
@@ -233,9 +190,7 @@ class ControlRoom:
 
     def _button(self, verb: str, lane: str = "") -> widgets.Button:
         name, (method, width) = f"{verb} {lane}".strip(), ROOM_BUTTONS[verb]
-        layout = widgets.Layout(width=f"{width}px")
-        button = widgets.Button(description=verb, tooltip=TOOLTIPS[verb], layout=layout)
-        button.add_class(f"af-{verb.lower().replace(' ', '-')}")
+        button = widgets.Button(description=verb, layout=widgets.Layout(width=f"{width}px"))
 
         def clicked(_: Any) -> None:
             if verb == "Run":
@@ -244,19 +199,18 @@ class ControlRoom:
                 self._click(name, partial(getattr(self, method), *[lane] * bool(lane)), lane)
 
         button.on_click(clicked)
-        self.panel[name] = button
+        self.panel[name] = button.add_class(f"af-{verb.lower().replace(' ', '-')}")
         return button
 
     def _dropdown(self, label: str, options: Any, act: Callable[[Any], Any], width: int) -> widgets.Dropdown:
         dropdown = widgets.Dropdown(description=label, options=options, layout=widgets.Layout(width=f"{width}px"))
 
         def chosen(change: Any) -> None:
-            if not getattr(self._own, "drawing", False):
+            if not self._own.drawing:
                 self._click(f"choose {change.new}", lambda: act(change.new))
 
         dropdown.observe(chosen, "value")
-        dropdown.add_class(f"af-{label.replace(' ', '-')}")
-        self.panel[label] = dropdown
+        self.panel[label] = dropdown.add_class(f"af-{label.replace(' ', '-')}")
         return dropdown
 
     # -- what buttons and fields do beside calling one method ---------------------------------------------------------
@@ -271,7 +225,7 @@ class ControlRoom:
         return self.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
 
     def _typed(self, entry: int) -> None:
-        if not getattr(self._own, "drawing", False) and entry != self._scene.at:
+        if not self._own.drawing and entry != self._scene.at:
             self._click("Forward to", lambda: self.show(entry))
 
     def _run(self, line: str) -> None:
@@ -283,14 +237,14 @@ class ControlRoom:
     def _drawn(self) -> Iterator[None]:
         """Lets one thread draw at a time; what it puts into fields does not count as a learner's choice."""
         with self._drawing:
-            before, self._own.drawing = getattr(self._own, "drawing", False), True
+            self._own.drawing = True
             try:
                 yield
             finally:
-                self._own.drawing = before
+                self._own.drawing = False
 
     def _changed(self) -> None:
-        """Shows what came of a method."""
+        """Shows what came of a method of the controller."""
         if not self.busy:  # a cell's move: a click has done this already
             self._clicks.ignored = 0
         self._clicks.settled()
@@ -304,14 +258,14 @@ class ControlRoom:
             self._retry()
 
     def _draw(self, scene: Scene) -> None:
+        """Puts the scene on screen, inside _drawn()."""
         if self.controller.closed:
             return
-        with self._drawn():
-            self._scene = scene
-            self._draw_buttons(scene)
-            self._draw_fields(scene)
-            for name, shown in view.parts(scene).items():  # the history last: what it names is on screen
-                self.panel[name].value = shown
+        self._scene = scene
+        self._draw_buttons(scene)
+        self._draw_fields(scene)
+        for name, shown in view.parts(scene).items():  # the history last: what it names is on screen
+            self.panel[name].value = shown
 
     def _draw_buttons(self, scene: Scene) -> None:
         lanes = {lane.name: lane for lane in scene.lanes}
@@ -363,15 +317,18 @@ class ControlRoom:
 
 
 def _html(name: str, value: str = "") -> widgets.HTML:
-    box = widgets.HTML(value)
-    box.add_class(name)
-    return box
+    return widgets.HTML(value).add_class(name)
 
 
 def _row(children: list[Any], name: str) -> widgets.HBox:
-    row = widgets.HBox(children)
-    row.add_class("af-row").add_class(name)
-    return row
+    return widgets.HBox(children).add_class("af-row").add_class(name)
+
+
+def _made(widget: Any) -> Iterator[Any]:
+    """The widget and all those inside it, outermost first."""
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from _made(child)
 
 
 def control_room(

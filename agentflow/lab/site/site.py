@@ -55,23 +55,16 @@ def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("*.html"):
         old.unlink()
-    home = ("index.html", "The course")
-    written = [
-        _write(
-            place / "index.html",
-            "AgentFlow: the course",
-            _index(pages),
-            [(f"{pages[0].name}.html", f"Begin: {pages[0].title}")],
-        )
-    ]
-    for number, page in enumerate(pages):
-        ways = [home]
-        if number:
-            ways.append((f"{pages[number - 1].name}.html", f"Before: {pages[number - 1].title}"))
-        if number + 1 < len(pages):
-            ways.append((f"{pages[number + 1].name}.html", f"Next: {pages[number + 1].title}"))
+    written = [_write(place / "index.html", "AgentFlow: the course", _index(pages), [_way("Begin", pages[0])])]
+    for before, page, after in zip([None, *pages[:-1]], pages, [*pages[1:], None], strict=True):
+        neighbours = [_way(word, one) for word, one in (("Before", before), ("Next", after)) if one]
+        ways = [("index.html", "The course"), *neighbours]
         written.append(_write(place / f"{page.name}.html", page.title, page.body, ways))
     return written
+
+
+def _way(word: str, page: Page) -> tuple[str, str]:
+    return f"{page.name}.html", f"{word}: {page.title}"
 
 
 def _page(path: Path, names: Sequence[str]) -> Page:
@@ -82,9 +75,7 @@ def _page(path: Path, names: Sequence[str]) -> Page:
             f"{path} was not executed to the end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
             "JupyterLab, choose Run > Run All Cells, save it, and build again."
         )
-    seen: set[str] = set()
-    parts = [_once(_cell(cell, path), seen) for cell in notebook.cells]
-    body = _with_own_links("\n".join(parts), names)
+    body = _with_own_links(_once("\n".join(_cell(cell, path) for cell in notebook.cells)), names)
     stage = next((stage for stage in COURSE if stage.name == path.stem), None)
     if stage is None:
         heading = re.search(r"^# (.+)$", "\n".join(cell.source for cell in notebook.cells), re.MULTILINE)
@@ -112,9 +103,8 @@ def _cell(cell: Any, path: Path) -> str:
     if cell.cell_type != "code" or not cell.source.strip():  # Shift+Enter on the last cell adds an empty one
         return ""
     shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
-    wide = (
-        ' role="group" aria-label="Output" tabindex="0"' if re.search("<(svg|table|img)", shown) else ""
-    )  # may scroll
+    # what may be too wide scrolls, by key too
+    wide = ' role="group" aria-label="Output" tabindex="0"' if re.search("<(svg|table|img)", shown) else ""
     below = f'<div class="output"{wide}>{shown}</div>' if shown else ""
     return f'<pre class="source"><code>{_coloured(cell.source)}</code></pre>{below}'
 
@@ -129,23 +119,19 @@ def _output(output: Any) -> str:
 
 def _coloured(source: str) -> str:
     """Python, with classes for what CSS makes visible: keywords, texts, numbers, comments."""
-    parts = []
+    coloured = ""
     for kind, text in lex(source, PythonLexer(stripnl=False, ensurenl=False)):
         name = next((name for family, name in COLOURED if kind in family), "")
-        escaped = html.escape(text)
-        parts.append(f'<span class="{name}">{escaped}</span>' if name else escaped)
-    return "".join(parts)
+        coloured += f'<span class="{name}">{html.escape(text)}</span>' if name else html.escape(text)
+    return coloured
 
 
-def _once(text: str, seen: set[str]) -> str:
-    """The text without the style sheets that the page has already."""
-
-    def keep(found: re.Match[str]) -> str:
-        first = found.group() not in seen
-        seen.add(found.group())
-        return found.group() if first else ""
-
-    return re.sub(r"<style>.*?</style>", keep, text, flags=re.DOTALL)
+def _once(text: str) -> str:
+    """The text with each style sheet where it comes first, and nowhere else."""
+    for sheet in set(re.findall(r"<style>.*?</style>", text, re.DOTALL)):
+        before, _, after = text.partition(sheet)
+        text = before + sheet + after.replace(sheet, "")
+    return text
 
 
 def _with_pictures(text: str, path: Path) -> str:
@@ -203,8 +189,7 @@ def _line(page: Page) -> str:
 def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -> Path:
     links = "".join(f'<a href="{target}">{html.escape(words)}</a>' for target, words in ways)
     style = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
-    file.write_text(
-        f"""<!DOCTYPE html>
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -223,9 +208,8 @@ def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -
 <footer><nav aria-label="Stages">{links}</nav></footer>
 </body>
 </html>
-""",
-        encoding="utf-8",
-    )
+"""
+    file.write_text(page, encoding="utf-8")
     return file
 
 

@@ -12,6 +12,7 @@ import pytest
 from agentflow import Engine
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.room import clicks
+from agentflow.lab.room.controller import Controller
 from agentflow.lab.room.widget import ControlRoom
 from tests.lab.room.screen import NEVER, button, idle, part, press, said
 from tests.support.helpers import eventually
@@ -26,8 +27,8 @@ def test_five_quick_clicks_make_one_move(
 ) -> None:
     engine.policy = PATIENT
     moves: list[str] = []
-    real: Callable[..., Any] = getattr(ControlRoom, method)
-    monkeypatch.setattr(ControlRoom, method, lambda *told: (moves.append(method), real(*told))[-1])
+    real: Callable[..., Any] = getattr(Controller, method)
+    monkeypatch.setattr(Controller, method, lambda *told: (moves.append(method), real(*told))[-1])
     room = ControlRoom(engine, "A*2 A||" if method != "race" else "A", quiet_seconds=NEVER)
     try:
         for _ in range(5):
@@ -70,12 +71,12 @@ def test_what_is_shown_can_be_clicked_however_long_its_move_took(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clicks, "BUSY_SECONDS", 0.2)
-    engine.policy, real, drawn = PATIENT, ControlRoom.reset, threading.Event()
+    engine.policy, real, drawn = PATIENT, Controller.reset, threading.Event()
 
-    def long(room: ControlRoom) -> None:
+    def long(controller: Controller) -> None:
         began = time.monotonic()
         eventually(lambda: time.monotonic() - began > 0.2)
-        real(room)
+        real(controller)
 
     def on_screen(_: object) -> None:
         """The picture is out, and a click on it comes before the move's own thread goes on."""
@@ -83,7 +84,7 @@ def test_what_is_shown_can_be_clicked_however_long_its_move_took(
             drawn.set()
             room.press("Step A")
 
-    monkeypatch.setattr(ControlRoom, "reset", long)
+    monkeypatch.setattr(Controller, "reset", long)
     room = ControlRoom(engine, "B", quiet_seconds=0)
     try:
         room.panel["history"].observe(on_screen, "value")

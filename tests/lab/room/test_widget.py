@@ -13,6 +13,7 @@ from agentflow import Engine
 from agentflow.errors import LaneError
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.room import widget as rooms
+from agentflow.lab.room.controller import Controller
 from agentflow.lab.room.widget import ControlRoom, control_room
 from agentflow.lab.schedule.presets import PRESETS
 from tests.conftest import rows
@@ -45,11 +46,13 @@ def test_every_button_calls_a_method_that_a_cell_can_call(
 ) -> None:
     engine.policy = PATIENT
     called: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(ControlRoom, method, lambda self, *told: called.append(told))
+    monkeypatch.setattr(Controller, method, lambda self, *told: called.append(told))
     room = ControlRoom(engine, quiet_seconds=0)
     try:
         press(room, key)
         assert called == [(key[-1],)] if key in LANE_BUTTONS else len(called) == 1
+        getattr(room, method)(*called[0])
+        assert called[1:] == called[:1]
     finally:
         room.close()
 
