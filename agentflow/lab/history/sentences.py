@@ -123,13 +123,7 @@ def _fail(mark: Mark) -> str:
     return f"{mark.who} commits fail with token {mark.token}; the error is kept"
 
 
-_SPOKEN = {
-    "claim": _claim,
-    "tool": _tool,
-    "acknowledge": _acknowledge,
-    "refused": _refused,
-    "fail": _fail,
-}
+_SPOKEN = {"claim": _claim, "tool": _tool, "acknowledge": _acknowledge, "refused": _refused, "fail": _fail}
 
 
 def line(mark: Mark) -> str:

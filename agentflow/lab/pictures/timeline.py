@@ -18,19 +18,7 @@ from ..history.story import Mark, Story, folded
 from ..history.story_reader import read_story
 from . import timeline_spans as ground
 from .svg import INK, PAPER, SMALLEST, num
-from .timeline_layout import (
-    CLOSE,
-    COMPACT,
-    FULL,
-    GUTTER,
-    MARGIN,
-    PITCH,
-    TIMELINE_CSS,
-    Layout,
-    Sheet,
-    one_line,
-    width,
-)
+from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Sheet, one_line, width
 from .timeline_marks import clock, columns
 
 STRIP = 14
