@@ -55,9 +55,14 @@ COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68,
 PERSON, FAULT = 44, 13
 
 
+def flat(said: str) -> str:
+    """The text on one line."""
+    return said.replace("\n", " ").replace("\r", " ")
+
+
 def one_line(said: str) -> str:
     """The text, escaped, on one line."""
-    return escaped(said.replace("\n", " ").replace("\r", " "))
+    return escaped(flat(said))
 
 
 @lru_cache(maxsize=2048)
