@@ -94,10 +94,9 @@ def frame(body: str, *, width: float, height: float, label: str, text: str) -> s
     """Puts a whole SVG around its parts: named, described by its text twin, on paper."""
     about = described(label, text)
     style = f"max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto"
-    paper = f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
-    return svg(
-        f"{about}{paper}\n{body}\n", f"{width:g}", f"{height:g}", style, f'role="img" aria-label="{escaped(label)}"'
-    )
+    wide, high, named = f"{width:g}", f"{height:g}", f'role="img" aria-label="{escaped(label)}"'
+    paper = f'<rect width="{wide}" height="{high}" fill="{PAPER}"/>'
+    return svg(f"{about}{paper}\n{body}\n", wide, high, style, named)
 
 
 def svg(inner: str, width: str, height: str, style: str, named: str) -> str:

@@ -121,7 +121,7 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
     pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
-    made = []
+    common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:
         even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
         xs = dict(enumerate(scale)) if timed else even
@@ -130,9 +130,7 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
         edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
-        made.append(
-            Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans, pitch)
-        )
+        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, *common))
     return made
 
 

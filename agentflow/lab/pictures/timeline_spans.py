@@ -231,13 +231,10 @@ def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
 def box(s: Sheet) -> None:
     """The one inverted box: on this strip if what it tells is seen here best."""
     found = s.told.box
-    if found is None:
-        return
-    if found.kind == "refused":
+    if found and found.kind == "refused":
         _box_of_refusal(s, found)
-    elif (s.first, s.last) == _best(s, found.span):
-        left, right = s.x(found.span.start), s.x(found.span.end)
-        middle = (left + right) / 2
+    elif found and (s.first, s.last) == _best(s, found.span):
+        middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
         s.path(f"M{num(middle)} {s.bracket}v8", INK, 3)
         _inverted(s, middle, s.bracket + (7 if s.layout is FULL else 6), found)
 

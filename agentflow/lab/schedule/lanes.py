@@ -32,20 +32,18 @@ from .lane_worker import Body, Order, Report, close_lane_engine, engine_of_a_lan
 from .presets import workflows_for
 
 KILLED_BY = 5.0  # seconds in which a process that got SIGKILL has to end
+Prepare = Callable[[str, str], Callable[[], Engine]]
+"""Gives, for the names of a lane and a worker, the function that makes the worker's engine."""
 
 
 class Lane(ABC):
     """What both kinds share: where the worker stands, and the wait for it, bounded by `patience` seconds.
 
-    `prepare` gives, for the names of a lane and a worker, the function that makes the worker's engine.
     `parked` is the workflow that the worker let go of last without an end (it waits for an event, or out a back-off).
     `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
     """
 
-    def __init__(
-        self, name: str, patience: float, reason: Callable[[str], str],
-        prepare: Callable[[str, str], Callable[[], Engine]],
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, patience: float, reason: Callable[[str], str], prepare: Prepare) -> None:
         self.name, self.patience, self._reason, self._prepare = name, patience, reason, prepare
         self.identity = ""
         self.standing: Boundary | None = None

@@ -60,10 +60,7 @@ class Moved:
     trouble: str = ""
 
     def __repr__(self) -> str:
-        """Like str(): a notebook shows it, and identities of workers differ from run to run."""
-        return str(self)
-
-    def __str__(self) -> str:
+        """In words, without the identities of workers: a notebook shows it, and they differ from run to run."""
         if self.passed is None:
             return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
         ended, at = f"{self.ended}; " if self.ended else "", self.standing

@@ -64,8 +64,6 @@ class Stepper:
         or DatabaseAway at the move that cannot be made: what came before it stays.
         """
         schedule = parse(line) if isinstance(line, str) else line
-        inputs_for(schedule.setting, self._given.workflows)
-        weakened(self._given, schedule.setting)
         done: list[Moved] = []
         with self._moving():
             self.reset(schedule.setting)
@@ -151,8 +149,12 @@ class Stepper:
             return noted
 
     def reset(self, setting: Setting | None = None) -> None:
-        """Ends all workers and empties the laboratory; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        """Ends all workers and empties the laboratory; the next move begins anew.
+
+        Raises BadSchedule before anything is touched if the setting cannot be played; DatabaseAway, NotALaboratory.
+        """
         chosen = setting or self.setting
+        inputs_for(chosen, self._given.workflows)
         weakened(self._given, chosen)
         with self._moving():
             self._answers()
