@@ -88,12 +88,9 @@ def _several_actions(s: Sheet) -> bool:
     return len({mark.subject for mark in s.told.marks if mark.kind in {"intent", "acknowledge"}}) > 1
 
 
-def _step_label(s: Sheet, x: float, y: float, mark: Mark) -> None:
-    _over(s, x, y, mark, shortened(mark.subject, min(ROOM_OF_A_STEP, s.room)))
-
-
-def _over(s: Sheet, x: float, y: float, mark: Mark, said: str) -> None:
-    """Words above a worker's bar, or below it where a scale of time leaves no room."""
+def _over(s: Sheet, x: float, y: float, mark: Mark, said: str = "") -> None:
+    """Words, or what the mark is about, above a worker's bar, or below it where a scale of time leaves no room."""
+    said = said or shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
     s.staggered(f"steps {mark.who}", x, (y - 14, y + 20 if s.layout is FULL else y + 18), said, "c h")
 
 
@@ -139,7 +136,7 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
         else:
             dot(s, x, y, hue)
         if step and not mark.folded:
-            _step_label(s, x, y, mark)
+            _over(s, x, y, mark)
         if mark.kind == "renew":
             bottom = (s.lane(mark.who) or 0) + s.layout.band[1]
             s.filled(f"M{num(x - 6)} {bottom}h12l-6 6z", hue)
@@ -171,8 +168,7 @@ def replay(s: Sheet, x: float, mark: Mark) -> None:
     if not s.milliseconds:
         s.path(f"M{num(x)} {y + 10}c0 9-17 9-17 0", hue, 1.5)
         s.filled(f"M{num(x - 17)} {y + 3}l-3.8 7h7.6z", hue)
-    said = f"replay ×{len(mark.folded)}" if mark.folded else shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
-    _over(s, x, y, mark, said)
+    _over(s, x, y, mark, f"replay ×{len(mark.folded)}" if mark.folded else "")
 
 
 def fault(s: Sheet, x: float, mark: Mark) -> None:
@@ -227,7 +223,7 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
         s.rect(x - 24, level - 15, 48, 6)
         if mark.transaction in {"checkpoint", "postpone"}:
             _square(s, x, y, hue, "attempted")
-            _step_label(s, x, y, mark)
+            _over(s, x, y, mark)
         else:
             dot(s, x, y, hue)
             _over(s, x, y, mark, shortened(mark.transaction, 76))

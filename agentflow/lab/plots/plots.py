@@ -18,21 +18,8 @@ from matplotlib.transforms import Affine2D, blended_transform_factory
 
 from ..history.words import counted
 from ..pictures.svg import COLOURS, SENTINELS, Picture, themed
-from .text import (
-    ENOUGH,
-    PARTS,
-    EffectsCell,
-    Recoveries,
-    cell_text,
-    check_columns,
-    duration,
-    effects_cells,
-    effects_label,
-    effects_text,
-    latency_label,
-    latency_text,
-    worker_text,
-)
+from . import text as twin
+from .text import ENOUGH, PARTS, EffectsCell, Recoveries, check_columns, duration, effects_cells
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +61,7 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
             _recovery_words(left, right, groups)
         else:
             _nothing(left, ROW_PITCH / 2, "no recoveries yet")
-    return _picture(figure, labels, latency_label(groups), latency_text(groups))
+    return _picture(figure, labels, twin.latency_label(groups), twin.latency_text(groups))
 
 
 def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
@@ -227,13 +214,13 @@ def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
         said = "a diamond is a workflow · the tool may be called again; the effect must not come again"
         _title(figure, 10 / 640, height, "attempts against effects", said)
         across, step = _packing(max(cells.values(), default=1), 480 / (wide + 1) - 24)
-        labels = {f"cell{n}": cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
+        labels = {f"cell{n}": twin.cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
         for n, cell in enumerate(sorted(cells)):
             _effects_cell(axes, f"cell{n}", cell, cells[cell], across, (step / (480 / (wide + 1)), step / 90))
         _box(axes, cells)
         if not cells:
             _nothing(axes, 0.5, "no workflows yet")
-    return _picture(figure, labels, effects_label(cells), effects_text(cells))
+    return _picture(figure, labels, twin.effects_label(cells), twin.effects_text(cells))
 
 
 def _packing(most: int, room: float) -> tuple[int, float]:
@@ -279,7 +266,7 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
     check_columns(frame, counts=["claimed", "completed"], words=["worker"])
     columns = (frame[name] for name in ("worker", "claimed", "completed"))
     rows = [(str(worker), int(claimed), int(done)) for worker, claimed, done in zip(*columns, strict=True)]
-    texts = [worker_text(*row) for row in rows] or ["No work yet."]
+    texts = [twin.worker_text(*row) for row in rows] or ["No work yet."]
     labels: dict[str, str] = {}
     with matplotlib.rc_context(_RC):
         figure, height = _figure(640, 58 + 34 * max(1, len(rows)) + 40)
@@ -310,7 +297,7 @@ def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[
     _row_name(axes, y, worker)
     said = f"{done} completed" + (f", {claimed - done} claimed only" if claimed > done else "")
     _note(axes, said, (claimed, y + BAR_HEIGHT / 2), (7, 0), f"halo{n}")
-    return {f"done{n}": worker_text(worker, claimed, done)}
+    return {f"done{n}": twin.worker_text(worker, claimed, done)}
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------
