@@ -123,7 +123,7 @@ def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> s
     """
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0]
     body = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
-    # its style is for every element of the page that it stands in, so it becomes an attribute of this picture
+    # its style would apply to every element of the page, so it becomes an attribute of this picture
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = f'<g stroke-linejoin="round" stroke-linecap="butt">{body.strip()}</g>'
     for colour, token in SENTINELS.items():

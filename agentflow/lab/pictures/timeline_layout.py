@@ -245,7 +245,7 @@ class Sheet:
         return any(self.label(f"{row} {n}", x, y, said, kind) for n, y in places)
 
     def crowded(self, x: float) -> bool:
-        """Whether another column stands closer than it would if columns were even."""
+        """Whether another column is closer than it would if columns were even."""
         return any(0 < abs(x - other) < PITCH for other in self.xs.values())
 
     def labels(self, row: str, x: float, lines: Sequence[tuple[float, str, str]]) -> bool:

@@ -72,7 +72,7 @@ def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
 
 
 def _is_wide(s: Sheet, x: float, mark: Mark) -> bool:
-    """Whether the name of an acknowledgment would touch what stands beside it."""
+    """Whether the name of an acknowledgment would touch its neighbour."""
     return mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x))
 
 
@@ -233,7 +233,7 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
 
 
 def other(s: Sheet, x: float, mark: Mark) -> None:
-    """An entry of a kind that has no mark of its own: a tick with its name."""
+    """An entry of a kind without a mark: a tick with its name."""
     _tick(s, x, mark)
     _names(s, x, mark)
 
@@ -254,7 +254,7 @@ def clock(s: Sheet, x: float, mark: Mark) -> None:
 
 
 def columns(s: Sheet, focus: str = "") -> None:
-    """Every entry of this strip as a group of its own, in causal order, with its sentence as name and tooltip."""
+    """Draws every entry of this strip as a separate group, in causal order, with its sentence as name and tooltip."""
     for column in range(s.first, s.last):
         mark, x = s.told.marks[column], s.xs[column]
         said = one_line(line(mark))

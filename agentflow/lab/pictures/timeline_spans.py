@@ -274,7 +274,7 @@ def box_is_low(s: Sheet) -> bool:
 
 
 def half_of(mark: Mark) -> float:
-    """Half the width of what stands, or runs, below the row in this column; 0 if nothing does."""
+    """Half the width of what is drawn below the row in this column; 0 if nothing is."""
     return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
 
 

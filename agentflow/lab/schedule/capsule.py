@@ -44,7 +44,7 @@ _OUTCOME: Mapping[str, Any] = {
 
 @dataclass(frozen=True, repr=False)
 class Capsule:
-    """One run: the line, the engine's class, what was asked, the canonical history, and what it came to.
+    """One run: the line, the engine's class, what was asked, the canonical history, and the outcome.
 
     `history` has the entries of all workflows, one workflow after the other; `outcome` has a row for each workflow, the
     reliability figures, the problems as sentences (none: all is well), and a sentence for the whole.
@@ -149,7 +149,7 @@ def capture(stepper: Stepper) -> Capsule:
     return Capsule(stepper.line, type(engine).__name__, requests, history, _outcome(engine, found))
 
 
-# -- what it came to ---------------------------------------------------------------------------------------------------
+# -- the outcome -------------------------------------------------------------------------------------------------------
 
 
 def _outcome(engine: Engine, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _error(row: Mapping[str, Any]) -> str | None:
 
 
 def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str, Any]) -> list[str]:
-    """The problems: effects that are doubled or lost, and failed workflows. An unfinished one is none: the line ended."""
+    """The problems: effects that are doubled or lost, and failed workflows. An unfinished one is not a problem."""
     said = []
     if doubled := figures["duplicate_business_effects"]:
         said.append(f"{counted(doubled, 'business effect')} too many: a planned action left more than one.")
@@ -230,7 +230,7 @@ def _read(path: str, data: Any) -> Capsule:
 
 
 def _misshapen(data: Any) -> Iterator[str]:
-    """What is wrong with the shape of a capsule's data, part by part; each part may be read once those before it are right."""
+    """What is wrong with the shape of each part of a capsule's data; the later parts assume that the earlier are right."""
     yield _unlike("the file", data, _CAPSULE)
     yield _unlike("outcome", data["outcome"], _OUTCOME)
     for n, request in enumerate(data["requests"], 1):

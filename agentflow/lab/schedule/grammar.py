@@ -218,7 +218,7 @@ def _move(line: str, at: int, token: str) -> Move:
         raise _wrong(line, at, token, "is not a move; moves are separated by spaces")
     if token != token.upper() and _is_move(token.upper()):
         raise _wrong(line, at, token, "is not a move; lanes are written in capitals")
-    if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
+    if re.match(r"[A-D]", token):  # the lane is right, what follows it is not
         raise _wrong(line, at + 1, token[1:], "is not a move")
     raise _wrong(line, at, token, f"is not a move; try {', '.join(EXAMPLES)}")
 

@@ -34,7 +34,7 @@ class AskedStatement:
 
 @dataclass(frozen=True)
 class Report:
-    """Where a worker stands now, and what lies behind it since it was last told to go.
+    """Where a worker stands now, and what it did since its last order.
 
     `passed` is the transaction that it passed (None: none), `asked` that statement, `ended` how its run ended on the
     way, `trouble` an error that nobody expected.
@@ -159,7 +159,7 @@ class _RemembersLast:
 
 
 def watched(database: Database, patience: float, application_name: str) -> Database:
-    """The same database on connections of its own, with a door that remembers the last transaction."""
+    """The same database on separate connections, with a door that remembers the last transaction."""
     return database.twin(patience=patience, application_name=application_name).with_door(_RemembersLast())
 
 

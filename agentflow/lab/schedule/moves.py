@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...engine import Engine, is_embedded
 from ...errors import AlreadyFinished, BadSchedule, EventRefused
 from ...model import Boundary
 from ...server import Server, default_home
 from ...statements import Statement
+from ..history.entries import Row
 from ..history.faults import fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
@@ -24,7 +24,6 @@ from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
 from .presets import events_of
 
-Row = Mapping[str, Any]
 NO_ROW: Row = {
     "status": "gone", "waiting_for": None, "finished_at": None, "lease_owner": None, "leased": False, "postponed": False,
 }  # fmt: skip

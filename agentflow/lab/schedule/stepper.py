@@ -14,12 +14,13 @@ from ...engine import Engine, is_embedded
 from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
+from ..history.entries import Row
 from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
-from .moves import Maker, Moved, Row
+from .moves import Maker, Moved
 from .presets import inputs_for
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -30,7 +31,7 @@ class Stepper:
 
     Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
-    `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
+    `engine` gives the database, the workflows and the tool; the setting takes guards away. No move waits longer
     than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
     """
 
