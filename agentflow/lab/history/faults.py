@@ -1,7 +1,7 @@
 """What the laboratory can do to a run: one row for each kind of fault, and everything that anyone has to know about it.
 
 The grammar, the lanes, the history in words, its pictures and the explorer look here. A new kind of fault begins as a new
-row; `docs/architecture.md` shows a whole one. The independent checker alone keeps a list of its own, on purpose.
+row; `docs/architecture.md` shows a whole one. The independent checker alone keeps a separate list, on purpose.
 """
 
 from __future__ import annotations

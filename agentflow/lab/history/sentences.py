@@ -48,12 +48,9 @@ def sentence(mark: Mark) -> str:
     """One column in words."""
     if mark.folded:
         subjects = ", ".join(one.subject for one in mark.folded if one.subject)
-        verb = {
-            "checkpoint": "commits {} checkpoints",
-            "renew": "renews its lease {} times",
-            "replay": "replays {} checkpoints",
-        }
-        return f"{mark.who} {verb[mark.kind].format(len(mark.folded))}{': ' if subjects else ''}{subjects}"
+        verbs = {"renew": "renews its lease {} times", "replay": "replays {} checkpoints"}
+        verb = verbs.get(mark.kind, "commits {} checkpoints").format(len(mark.folded))
+        return f"{mark.who} {verb}{': ' if subjects else ''}{subjects}"
     if mark.kind in FAULTS:
         return _fault(mark, FAULTS[mark.kind])
     if mark.kind in _SPOKEN:
@@ -123,13 +120,7 @@ def _fail(mark: Mark) -> str:
     return f"{mark.who} commits fail with token {mark.token}; the error is kept"
 
 
-_SPOKEN = {
-    "claim": _claim,
-    "tool": _tool,
-    "acknowledge": _acknowledge,
-    "refused": _refused,
-    "fail": _fail,
-}
+_SPOKEN = {"claim": _claim, "tool": _tool, "acknowledge": _acknowledge, "refused": _refused, "fail": _fail}
 
 
 def line(mark: Mark) -> str:

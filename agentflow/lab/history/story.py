@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from ...statements import BY_PERSON
@@ -71,7 +72,6 @@ class Band:
     end: Position | None = None
     how: str = "held"
     hollow: Position | None = None
-    renewals: tuple[int, ...] = ()
     seconds: float | None = None
 
 
@@ -169,21 +169,19 @@ def box_of(told: Story) -> Box | None:
     return Box("gap", told.gaps[0], *_BOXES["gap"]) if told.gaps else None
 
 
-FOLDABLE = frozenset({"renew", "checkpoint", "replay"})
+FOLDABLE, LEAST = frozenset({"renew", "checkpoint", "replay"}), 4
 
 
-def folded(told: Story, kinds: frozenset[str] = FOLDABLE, least: int = 4) -> Story:
-    """The same story with runs of `least` or more like marks of one worker in one column each."""
-    groups: list[list[int]] = []
-    for column, mark in enumerate(told.marks):
-        before = told.marks[column - 1] if column else None
-        alike = before is not None and (mark.kind, mark.who) == (before.kind, before.who) and mark.kind in kinds
-        if alike and groups:
-            groups[-1].append(column)
-        else:
-            groups.append([column])
-    parts = [part for group in groups for part in ([group] if len(group) >= least else [[one] for one in group])]
-    place = {column: new for new, part in enumerate(parts) for column in part}
+def folded(told: Story, kinds: frozenset[str] = FOLDABLE) -> Story:
+    """The same story with runs of four or more like marks of one worker in one column each."""
+
+    def alike(column: int) -> object:
+        mark = told.marks[column]
+        return (mark.kind, mark.who) if mark.kind in kinds else column
+
+    groups = [list(group) for _, group in groupby(range(len(told.marks)), alike)]
+    parts = [part for group in groups for part in ([group] if len(group) >= LEAST else [[one] for one in group])]
+    place: dict[int | None, int] = {column: new for new, part in enumerate(parts) for column in part}
     return _moved(told, place, tuple(_together([told.marks[column] for column in part]) for part in parts))
 
 
@@ -194,7 +192,7 @@ def _together(marks: Sequence[Mark]) -> Mark:
     return replace(first, label=f"{first.label}–{last.label}", event="", at=last.at, n=last.n, folded=tuple(marks))
 
 
-def _moved(told: Story, place: Mapping[int, int], marks: tuple[Mark, ...]) -> Story:
+def _moved(told: Story, place: Mapping[int | None, int], marks: tuple[Mark, ...]) -> Story:
     def to(position: Position) -> Position:
         column = round(position + 0.25)
         return place.get(column, len(marks)) + (position - column)
@@ -207,15 +205,9 @@ def _moved(told: Story, place: Mapping[int, int], marks: tuple[Mark, ...]) -> St
 
     return replace(
         told,
-        marks=tuple(
-            replace(m, reply_to=None if m.reply_to is None else place.get(m.reply_to, m.reply_to)) for m in marks
-        ),
+        marks=tuple(replace(mark, reply_to=place.get(mark.reply_to, mark.reply_to)) for mark in marks),
         bands=tuple(
-            replace(
-                band, start=to(band.start), end=maybe(band.end), hollow=maybe(band.hollow),
-                renewals=tuple(sorted({place[column] for column in band.renewals})),
-            )
-            for band in told.bands
+            replace(band, start=to(band.start), end=maybe(band.end), hollow=maybe(band.hollow)) for band in told.bands
         ),
         runs=tuple(replace(run, start=to(run.start), end=maybe(run.end)) for run in told.runs),
         sleeps=spans(told.sleeps), waits=spans(told.waits), gaps=spans(told.gaps), doubled=spans(told.doubled),

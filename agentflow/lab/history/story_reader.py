@@ -68,8 +68,8 @@ class _Reader:
         self.handlers: dict[str, Callable[[int, Entry], Found | None]] = {
             "create": self._create, "claim": self._claim, "checkpoint": self._checkpoint, "intent": self._intent,
             "tool": self._tool, "acknowledge": self._acknowledge, "complete": self._complete, "wait": self._wait,
-            "receive": self._receive, "deliver": self._deliver, "renew": self._renew, "fail": self._fail,
-            "cancel": self._cancel, "requeue": self._requeue, "expire": self._expire, "refused": self._refused,
+            "receive": self._receive, "deliver": self._deliver, "fail": self._fail, "cancel": self._cancel,
+             "requeue": self._requeue, "expire": self._expire, "refused": self._refused,
         }  # fmt: skip
         fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
         self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
@@ -135,8 +135,7 @@ class _Reader:
         self._unsure(who)
 
     def _outlived(self, who: str, where: Position) -> None:
-        band = self.outliving.pop(who, None)
-        if band is not None:
+        if (band := self.outliving.pop(who, None)) is not None:
             self.bands[band] = replace(self.bands[band], hollow=where)
 
     def _runs(self, who: str, resumed: bool = False) -> None:
@@ -145,24 +144,17 @@ class _Reader:
             self.runs.append(ProcessRun(who, self.here, resumed=resumed))
 
     def _ends(self, who: str, how: str) -> None:
-        run = self.running.pop(who, None)
-        if run is not None:
+        if (run := self.running.pop(who, None)) is not None:
             self.runs[run] = replace(self.runs[run], end=self.here, how=how)
 
     def _wakes(self, who: str) -> None:
-        slept = self.asleep.pop(who, None)
-        if slept is not None:
+        if (slept := self.asleep.pop(who, None)) is not None:
             self.sleeps.append(Span(slept, self.here, True, who))
 
     def _expire(self, index: int, entry: Entry) -> Found:
         who = self.holder
         self._lets_go(who, self.here, "expired")
         return {"who": who}
-
-    def _renew(self, index: int, entry: Entry) -> None:
-        band = self.held.get(entry.who or "")
-        if band is not None:
-            self.bands[band] = replace(self.bands[band], renewals=(*self.bands[band].renewals, self.here))
 
     def _kill(self, index: int, entry: Entry) -> Found:
         who = entry.who or "nobody"
@@ -231,11 +223,9 @@ class _Reader:
 
     def _requeue(self, index: int, entry: Entry) -> None:
         """Forgets the recorded failure that ended the workflow: the one whose step is recorded a second time."""
-        later = {
-            one.subject for one in self.entries[index:] if one.event in {"checkpoint_committed", "action_acknowledged"}
-        }
-        for name in [name for name in self.recorded if name in later]:
-            del self.recorded[name]
+        recorded = {"checkpoint_committed", "action_acknowledged"}
+        later = {one.subject for one in self.entries[index:] if one.event in recorded}
+        self.recorded = {name: None for name in self.recorded if name not in later}
 
     def _replays(self, index: int, entry: Entry) -> None:
         """Adds a column for each step that this claim replays, which leaves no entries.
@@ -245,17 +235,13 @@ class _Reader:
         """
         own = list(own_after(self.entries, index, entry.who))
         told = [one.detail["replayed"] for one in own if "replayed" in one.detail]
-        early = bool(own) and own[0].transaction == "fault" and own[0].subject in {"after claim", "before load"}
-        nothing = early and all(one.transaction == "fault" for one in own)
-        failed = (
-            next((one.transaction for one in own if one.transaction != "fault"), None) == "fail"
-        )  # nobody wrote where
+        written = [one.transaction for one in own if one.transaction != "fault"]
+        nothing = bool(own) and not written and own[0].subject in {"after claim", "before load"}
+        failed = written[:1] == ["fail"]  # nobody wrote where
         count = told[0] if told else 0 if nothing or failed else len(self.recorded)
         for number, name in enumerate(list(self.recorded)[:count], 1):
-            label = f"{entry.n}{_letters(number)}"
-            self.marks.append(
-                Mark(label, "replay", "", entry.who, name, entry.token, self.row_token, entry.at, n=entry.n)
-            )
+            about = (entry.who, name, entry.token, self.row_token, entry.at)
+            self.marks.append(Mark(f"{entry.n}{_letters(number)}", "replay", "", *about, n=entry.n))
 
     # -- waits ---------------------------------------------------------------------------------------------------------
 
@@ -292,16 +278,11 @@ class _Reader:
     def _tool(self, index: int, entry: Entry) -> Found:
         who, key = self.callers[index]
         action = self.actions.setdefault(key, _Action(key))
-        detail = entry.detail
+        detail, sent = entry.detail, entry.detail.get("idempotency_key")
         answer = "refused" if entry.event == "tool_refused" else str(detail.get("outcome", "effect"))
-        found: Found = {
-            "who": who,
-            "answer": answer,
-            "attempts": detail.get("attempts") or 0,
-            **self._reply(index, who),
-        }
-        found["key"] = _said_of_key(action.keys, detail.get("idempotency_key"), answer)
-        action.keys = (*action.keys, detail.get("idempotency_key"))
+        found: Found = {"who": who, "answer": answer, "key": _said_of_key(action.keys, sent, answer)}
+        found |= {"attempts": detail.get("attempts") or 0, **self._reply(index, who)}
+        action.keys = (*action.keys, sent)
         if answer == "refused":
             action.status = "REFUSED"
         if answer == "effect":
@@ -356,21 +337,16 @@ class _Reader:
                 self.gaps.append(Span(action.opened, now, False, action.key))
         places = {mark.label: column for column, mark in enumerate(self.marks)}
         marks = [m if m.reply_to is None else replace(m, reply_to=places[str(m.reply_to)]) for m in self.marks]
-        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in self._all() if one.too_many]
-        lost = [
-            Span(float(one.acknowledged or 0), self.completed or now, self.completed is not None, one.key)
-            for one in self._all()
-            if one.lost and one.missing
-        ]
+        actions, done = self.actions.values(), self.completed
+        doubled = [Span(one.effects[0], one.effects[-1], True, one.key) for one in actions if one.too_many]
+        gone = [one for one in actions if one.lost and one.missing]
+        lost = [Span(float(one.acknowledged or 0), done or now, done is not None, one.key) for one in gone]
         named = sorted({mark.who for mark in marks if mark.who})
         told = Story(
             tuple(marks), tuple(named), tuple(self.bands), tuple(self.runs), tuple(self.sleeps), tuple(self.waits),
             tuple(sorted(self.gaps, key=lambda gap: gap.start)), tuple(doubled), tuple(lost), tuple(self.tokens),
         )  # fmt: skip
         return replace(told, box=box_of(told))
-
-    def _all(self) -> list[_Action]:
-        return list(self.actions.values())
 
 
 def _letters(number: int) -> str:

@@ -60,6 +60,12 @@ def num(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:.1f}".removesuffix(".0")
 
 
+def scrolling(name: str, style: str, inner: str) -> str:
+    """A container that scrolls sideways, by its keys too."""
+    by_key = f'tabindex="0" role="group" aria-label="{name}, scrolls sideways" data-lm-suppress-shortcuts="true"'
+    return f'<div style="{style}" {by_key}>{inner}</div>'
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture: `svg` for the eye, `text` with the same facts. `figure` is matplotlib's, where it drew."""
@@ -72,14 +78,13 @@ class Picture:
         return self.text
 
     def _repr_html_(self) -> str:
-        by_key = 'tabindex="0" role="group" aria-label="Picture, scrolls sideways" data-lm-suppress-shortcuts="true"'
-        return f'<div style="overflow-x:auto" {by_key}>{self.svg}</div>'
+        return scrolling("Picture", "overflow-x:auto", self.svg)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": self.text}
 
     def save(self, path: Path | str) -> Path:
-        """The SVG is in the file; its path."""
+        """Writes the SVG to the file; returns the path. Raises OSError."""
         target = Path(path)
         target.write_text(self.svg + "\n", encoding="utf-8")
         return target
@@ -87,13 +92,24 @@ class Picture:
 
 def frame(body: str, *, width: float, height: float, label: str, text: str) -> str:
     """Puts a whole SVG around its parts: named, described by its text twin, on paper."""
+    about = described(label, text)
+    style = f"max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto"
+    wide, high, named = f"{width:g}", f"{height:g}", f'role="img" aria-label="{escaped(label)}"'
+    paper = f'<rect width="{wide}" height="{high}" fill="{PAPER}"/>'
+    return svg(f"{about}{paper}\n{body}\n", wide, high, style, named)
+
+
+def svg(inner: str, width: str, height: str, style: str, named: str) -> str:
+    """An SVG of this size around its parts; `named` are the attributes that say what it is."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="af" role="img" aria-label="{escaped(label)}" '
-        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
-        f'style="max-width:100%;min-width:{ceil(width * SMALLEST)}px;height:auto">'
-        f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc><style>{PICTURE_CSS}</style>"
-        f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>\n{body}\n</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="af" {named} viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" style="{style}">{inner}</svg>'
     )
+
+
+def described(label: str, text: str, css: str = PICTURE_CSS) -> str:
+    """The head of an SVG: its name, its text twin and its style."""
+    return f"<title>{escaped(label)}</title><desc>{escaped(text)}</desc><style>{css}</style>"
 
 
 SENTINELS = {"#010203": INK, "#010305": MUTE, "#010407": RULE, "#010509": PAPER}
@@ -107,21 +123,18 @@ def themed(drawn: str, labels: Mapping[str, str], *, label: str, text: str) -> s
     """
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0]
     body = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
-    # its style is for every element of the page that it stands in, so it becomes an attribute of this picture
+    # its style would apply to every element of the page, so it becomes an attribute of this picture
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = f'<g stroke-linejoin="round" stroke-linecap="butt">{body.strip()}</g>'
     for colour, token in SENTINELS.items():
         body = body.replace(colour, token)
-    body = (
-        re.sub("'DejaVu Sans'[^;\"]*", FONT, body)
-        .replace("font-weight: 700", "font-weight: 600")
-        .replace("bold ", "600 ")
-    )
+    body = re.sub("'DejaVu Sans'[^;\"]*", FONT, body)
+    body = body.replace("font-weight: 700", "font-weight: 600").replace("bold ", "600 ")
     own = "af" + hashlib.sha256((label + text + body).encode()).hexdigest()[:10] + "-"
     body = re.sub(r'<g id="halo', '<g class="h" id="halo', body)
     for gid, said in labels.items():
         name = f'aria-label="{escaped(said)}"'
         body = body.replace(f'id="{gid}">', f'id="{gid}" class="ev" {name}><title>{escaped(said)}</title>')
     body = re.sub(r'(?<=\bid=")|(?<=xlink:href="#)|(?<=url\(#)', own, body)
-    svg = frame(body, width=float(width), height=float(height), label=label, text=text)
-    return svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1)
+    whole = frame(body, width=float(width), height=float(height), label=label, text=text)
+    return whole.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1)

@@ -6,46 +6,30 @@ The same entries give the same bytes. `docs/pictures.md` says what each mark mea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..history.entries import Row
 from ..history.sentences import summary, twin
 from ..history.story import Mark, Story, folded
 from ..history.story_reader import read_story
 from . import timeline_spans as ground
-from .svg import INK, PAPER, SMALLEST, num
-from .timeline_layout import (
-    CLOSE,
-    COMPACT,
-    FULL,
-    GUTTER,
-    MARGIN,
-    PITCH,
-    TIMELINE_CSS,
-    Layout,
-    Sheet,
-    one_line,
-    width,
-)
+from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
+from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Sheet, flat, width
 from .timeline_marks import clock, columns
 
 STRIP = 14
 MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
-_SVG = "http://www.w3.org/2000/svg"
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """A picture and its twin: `svg`, `text` (a line for each column) and `sentence` (what happened)."""
+@dataclass(frozen=True, repr=False)
+class Timeline(Picture):
+    """A picture with its twin (`text`, a line for each column) and `sentence`, which says what happened."""
 
-    svg: str
-    text: str
-    sentence: str
+    sentence: str = ""
     gutter: str = ""
     look_at: float | None = None
 
@@ -56,15 +40,15 @@ class Timeline:
         A live picture opens at its newest entry (a container that runs from right to left begins at its right end), or at
         the cursor where the browser knows `scroll-initial-target`; the names of its lanes stay in view.
         """
-        twin_ = f"<details><summary>History as text</summary><pre>{clean_lines(self.text)}</pre></details>"
+        text = "\n".join(escaped(flat(line)) for line in self.text.split("\n"))
         inner, scrolls = self.svg, "overflow-x:auto;overflow-y:hidden"
         if self.gutter:
             stays = "position:sticky;left:0;width:0;height:0;z-index:1"
             inner = f'<div style="{stays}">{self.gutter}</div>{inner}{self._target()}'
             inner = f'<div style="direction:ltr;position:relative;width:max-content;min-width:100%">{inner}</div>'
             scrolls += ";direction:rtl" if self.look_at is None else ""
-        named = 'tabindex="0" role="group" aria-label="Timeline, scrolls sideways" data-lm-suppress-shortcuts="true"'
-        return f'<div class="af-timeline"><div style="{scrolls}" {named}>{inner}</div>{twin_}</div>'
+        as_text = f"<details><summary>History as text</summary><pre>{text}</pre></details>"
+        return f'<div class="af-timeline">{scrolling("Timeline", scrolls, inner)}{as_text}</div>'
 
     def _target(self) -> str:
         if self.look_at is None:
@@ -75,23 +59,6 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         return self.html
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/html": self.html, "text/plain": self.text}
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def save(self, path: str | Path) -> Path:
-        """The picture alone is in the file, as SVG."""
-        target = Path(path)
-        target.write_text(self.svg + "\n", encoding="utf-8")
-        return target
-
-
-def clean_lines(said: str) -> str:
-    """Several lines, each escaped."""
-    return "\n".join(one_line(one) for one in said.split("\n"))
 
 
 def timeline(
@@ -120,10 +87,9 @@ def timeline(
         tall = _draw(strip, cursor, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
         body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
         height, wide = height + tall, max(wide, strip.edge + MARGIN)
-    svg = _svg(body, wide, height, said, text, "group" if live else "img")
-    if not live:
-        return Timeline(svg, "\n".join(text), said)
-    return Timeline(svg, "\n".join(text), said, _gutter(strips[0], height), _look_at(strips[0], cursor))
+    whole = _whole("\n".join(body), wide, height, said, text, live)
+    drawing = Timeline(whole, "\n".join(text), sentence=said)
+    return replace(drawing, gutter=_gutter(strips[0], height), look_at=_look_at(strips[0], cursor)) if live else drawing
 
 
 def lanes_of(told: Story, wanted: Sequence[str] | None = None) -> tuple[list[str], list[str]]:
@@ -154,19 +120,17 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     size = max(count, 1) if live or timed else _strip_size(count)
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
-    made = []
+    pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+    common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:
-        pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
         even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
         xs = dict(enumerate(scale)) if timed else even
         right = max(xs.values(), default=0) + pitch / 2 if last else GUTTER
-        if last and told.marks[last - 1].doubled:
-            right += 28 if layout is FULL else 0
+        if last and told.marks[last - 1].doubled and layout is FULL:
+            right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
         edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
-        made.append(
-            Sheet(told, layout, lanes, first, last, xs, right, edge, seconds or timed, timed, cuts, spans, pitch)
-        )
+        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, *common))
     return made
 
 
@@ -211,7 +175,7 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
 
 
 def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
-    """The strip is drawn; its height."""
+    """Draws the strip; returns its height."""
     marks = s.told.marks
     ground.scaffold(s)
     for n in range(s.first, s.last):
@@ -255,27 +219,17 @@ def _height(s: Sheet, schedule: str) -> int:
 # -- the file ------------------------------------------------------------------------------------------------------------
 
 
-def _svg(body: Sequence[str], wide: float, tall: int, said: str, text: Sequence[str], role: str) -> str:
-    w = num(wide)
+def _whole(body: str, wide: float, tall: int, said: str, text: Sequence[str], live: bool) -> str:
     # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
-    shrinks = "max-width:none;" if role == "group" else f"max-width:100%;min-width:{num(ceil(wide * SMALLEST))}px;"
-    name, twin_ = one_line(said), one_line(". ".join([*text, ""]).strip())
-    return (
-        f'<svg xmlns="{_SVG}" class="af" role="{role}" aria-label="{name}" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;{shrinks}height:auto"><title>{name}</title><desc>{twin_}</desc><style>{TIMELINE_CSS}</style>'
-        + "\n".join(body)
-        + "</svg>"
-    )
+    shrinks = "max-width:none" if live else f"max-width:100%;min-width:{ceil(wide * SMALLEST)}px"
+    about = described(flat(said), flat(". ".join([*text, ""]).strip()), TIMELINE_CSS)
+    named = f'role="{"group" if live else "img"}" aria-label="{escaped(flat(said))}"'
+    return svg(about + body, num(wide), str(tall), f"display:block;{shrinks};height:auto", named)
 
 
 def _gutter(s: Sheet, tall: int) -> str:
     """The names of the lanes once more, to stay in view while the long picture scrolls."""
     alone = Sheet(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
     ground.scaffold(alone)
-    w = ground.WORDS
-    return (
-        f'<svg xmlns="{_SVG}" class="af" aria-hidden="true" viewBox="0 0 {w} {tall}" width="{w}" height="{tall}" '
-        f'style="display:block;max-width:none"><rect width="{w}" height="{tall}" fill="{PAPER}"/>'
-        + "".join(alone.out)
-        + "</svg>"
-    )
+    inner = f'<rect width="{ground.WORDS}" height="{tall}" fill="{PAPER}"/>' + "".join(alone.out)
+    return svg(inner, str(ground.WORDS), str(tall), "display:block;max-width:none", 'aria-hidden="true"')

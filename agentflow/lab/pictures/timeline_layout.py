@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..history.story import Position, Story
-from .svg import CODE_FONT, HUES, INK, PICTURE_CSS, escaped, num
+from .svg import CODE_FONT, HUES, INK, PAPER, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
@@ -55,9 +55,14 @@ COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68,
 PERSON, FAULT = 44, 13
 
 
+def flat(said: str) -> str:
+    """The text on one line."""
+    return said.replace("\n", " ").replace("\r", " ")
+
+
 def one_line(said: str) -> str:
     """The text, escaped, on one line."""
-    return escaped(said.replace("\n", " ").replace("\r", " "))
+    return escaped(flat(said))
 
 
 @lru_cache(maxsize=2048)
@@ -191,13 +196,19 @@ class Sheet:
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
-    def path(self, d: str, stroke: str = INK, width: float = 1.5, more: str = "", fill: str = "none") -> None:
-        """A stroked path."""
+    def path(
+        self, d: str, stroke: str = INK, width: float = 1.5, more: str = "", fill: str = "none", halo: float = 0
+    ) -> None:
+        """A stroked path, on a wider one of paper if `halo` gives it a width."""
+        if halo:
+            self.path(d, PAPER, halo, fill=fill)
         self.out.append(f'<path d="{d}" stroke="{stroke}" stroke-width="{width:g}" fill="{fill}"{more}/>')
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str, width: float, more: str = "") -> None:
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, stroke: str, width: float, more: str = "", halo: float = 0
+    ) -> None:
         """A straight line."""
-        self.path(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}", stroke, width, more)
+        self.path(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}", stroke, width, more, halo=halo)
 
     def filled(self, d: str, hue: str) -> None:
         """A filled shape without an outline."""
@@ -220,12 +231,12 @@ class Sheet:
         self.taken[row] = right
         return True
 
-    def label(self, row: str, x: float, y: float, said: str, kind: str, size: int = 0) -> bool:
+    def label(self, row: str, x: float, y: float, said: str, kind: str) -> bool:
         """A centred label, unless it would touch the one before it on its line."""
-        half = width(said, size or 11, " b" in f" {kind}") / 2
+        half = width(said, 11, " b" in f" {kind}") / 2
         if not said or not self.fits(row, x - half, x + half):
             return False
-        self.text(x, y, said, kind, size)
+        self.text(x, y, said, kind)
         return True
 
     def staggered(self, row: str, x: float, lines: Sequence[float], said: str, kind: str) -> bool:
@@ -234,7 +245,7 @@ class Sheet:
         return any(self.label(f"{row} {n}", x, y, said, kind) for n, y in places)
 
     def crowded(self, x: float) -> bool:
-        """Whether another column stands closer than it would if columns were even."""
+        """Whether another column is closer than it would if columns were even."""
         return any(0 < abs(x - other) < PITCH for other in self.xs.values())
 
     def labels(self, row: str, x: float, lines: Sequence[tuple[float, str, str]]) -> bool:
@@ -246,10 +257,3 @@ class Sheet:
                 self.taken[f"{row} {n}"] = x + halves[n]
                 self.text(x, y, said, kind)
         return all(free)
-
-    def startlabel(self, row: str, x: float, y: float, said: str, kind: str) -> bool:
-        """A label that begins at x, unless it would touch the one before it on its line."""
-        if not self.fits(row, x, x + width(said)):
-            return False
-        self.text(x, y, said, kind)
-        return True

@@ -11,7 +11,7 @@ from ..history.sentences import line
 from ..history.story import Mark
 from .svg import INK, PAPER, num
 from .timeline_layout import FAULT, FULL, PITCH, Sheet, one_line, shortened, width, wrapped
-from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, tool
+from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, ring, tool
 
 NAMES = {"create": "create", "claim": "claim", "receive": "wait", **{name: name for name in (*GUARDED, *BY_PERSON)}}
 SYLLABLES = {"checkpoint": ("check-", "point"), "acknowledge": ("acknow-", "ledge")}
@@ -23,13 +23,11 @@ NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpon
 
 def _arrow(s: Sheet, mark: Mark, x: float, tip: float) -> None:
     """From the worker's bar down to the row."""
-    y = s.bar(mark.who)
-    if y is None:
-        return
-    hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
-    s.line(x, edge, x, tip - 8, PAPER, 5)
-    s.line(x, y, x, tip - 7, hue, 1.5)
-    s.filled(f"M{num(x)} {num(tip)}l-4 -8h8z", hue)
+    y, hue = s.bar(mark.who), s.hue(mark.who)
+    if y is not None:
+        s.line(x, y + s.layout.band[1] - s.layout.bar, x, tip - 8, PAPER, 5)
+        s.line(x, y, x, tip - 7, hue, 1.5)
+        s.filled(f"M{num(x)} {num(tip)}l-4 -8h8z", hue)
 
 
 def _tick(s: Sheet, x: float, mark: Mark) -> None:
@@ -40,12 +38,9 @@ def _square(s: Sheet, x: float, y: float, hue: str, how: str) -> None:
     """A step: attempted (hollow), committed (solid) or replayed (dotted)."""
     s.rect(x - 9.5, y - 9.5, 19, 19, PAPER, ' rx="5"')
     size = {"attempted": 14, "committed": 16, "replayed": 15}[how]
-    more = {
-        "attempted": f' rx="4" stroke="{hue}" stroke-width="2"',
-        "committed": ' rx="4"',
-        "replayed": f' rx="4" stroke="{hue}" stroke-width="2" stroke-dasharray="2 2.4"',
-    }[how]
-    s.rect(x - size / 2, y - size / 2, size, size, hue if how == "committed" else PAPER, more)
+    edge = "" if how == "committed" else f' stroke="{hue}" stroke-width="2"'
+    dotted = ' stroke-dasharray="2 2.4"' if how == "replayed" else ""
+    s.rect(x - size / 2, y - size / 2, size, size, PAPER if edge else hue, f' rx="4"{edge}{dotted}')
 
 
 def _names(s: Sheet, x: float, mark: Mark) -> None:
@@ -77,7 +72,7 @@ def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
 
 
 def _is_wide(s: Sheet, x: float, mark: Mark) -> bool:
-    """Whether the name of an acknowledgment would touch what stands beside it."""
+    """Whether the name of an acknowledgment would touch its neighbour."""
     return mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x))
 
 
@@ -93,12 +88,9 @@ def _several_actions(s: Sheet) -> bool:
     return len({mark.subject for mark in s.told.marks if mark.kind in {"intent", "acknowledge"}}) > 1
 
 
-def _step_label(s: Sheet, x: float, y: float, mark: Mark) -> None:
-    _over(s, x, y, mark, shortened(mark.subject, min(ROOM_OF_A_STEP, s.room)))
-
-
-def _over(s: Sheet, x: float, y: float, mark: Mark, said: str) -> None:
-    """Words above a worker's bar, or below it where a scale of time leaves no room."""
+def _over(s: Sheet, x: float, y: float, mark: Mark, said: str = "") -> None:
+    """Words, or what the mark is about, above a worker's bar, or below it where a scale of time leaves no room."""
+    said = said or shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
     s.staggered(f"steps {mark.who}", x, (y - 14, y + 20 if s.layout is FULL else y + 18), said, "c h")
 
 
@@ -136,17 +128,15 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
     _tick(s, x, mark)
     if y is not None:
         hue = s.hue(mark.who)
-        if mark.kind == "checkpoint" or (mark.kind == "postpone" and not _is_action(s, mark)):
-            if not s.milliseconds:
-                _square(s, x - 22, y, hue, "attempted")
-            if mark.kind == "checkpoint":
-                _square(s, x, y, hue, "committed")
-            else:
-                dot(s, x, y, hue)
-            if not mark.folded:
-                _step_label(s, x, y, mark)
+        step = mark.kind == "checkpoint" or (mark.kind == "postpone" and not _is_action(s, mark))
+        if step and not s.milliseconds:
+            _square(s, x - 22, y, hue, "attempted")
+        if mark.kind == "checkpoint":
+            _square(s, x, y, hue, "committed")
         else:
             dot(s, x, y, hue)
+        if step and not mark.folded:
+            _over(s, x, y, mark)
         if mark.kind == "renew":
             bottom = (s.lane(mark.who) or 0) + s.layout.band[1]
             s.filled(f"M{num(x - 6)} {bottom}h12l-6 6z", hue)
@@ -155,8 +145,7 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
 
 def by_person(s: Sheet, x: float, mark: Mark) -> None:
     """Somebody outside acts on the row: from below, through the world, with no worker's hue."""
-    level = s.level(mark.row_token)
-    refused = mark.event == "event_refused"
+    level, refused = s.level(mark.row_token), mark.event == "event_refused"
     foot = level + ((6 if s.layout is FULL else 3) if refused else 8)
     s.line(x, s.person, x, foot + 8, PAPER, 6)
     s.line(x, s.person, x, foot + 7, INK, 1.5)
@@ -179,8 +168,7 @@ def replay(s: Sheet, x: float, mark: Mark) -> None:
     if not s.milliseconds:
         s.path(f"M{num(x)} {y + 10}c0 9-17 9-17 0", hue, 1.5)
         s.filled(f"M{num(x - 17)} {y + 3}l-3.8 7h7.6z", hue)
-    said = f"replay ×{len(mark.folded)}" if mark.folded else shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
-    _over(s, x, y, mark, said)
+    _over(s, x, y, mark, f"replay ×{len(mark.folded)}" if mark.folded else "")
 
 
 def fault(s: Sheet, x: float, mark: Mark) -> None:
@@ -202,9 +190,7 @@ def fault(s: Sheet, x: float, mark: Mark) -> None:
 
 def _on_bar(s: Sheet, x: float, y: int, shape: str, hue: str) -> None:
     if shape == "cross":
-        cross = f"M{num(x - 8)} {y - 8}l16 16m0-16l-16 16"
-        s.path(cross, PAPER, 8)
-        s.path(cross, hue, 4.5)
+        s.path(f"M{num(x - 8)} {y - 8}l16 16m0-16l-16 16", hue, 4.5, halo=8)
     elif shape == "bar":
         s.line(x, y - 8, x, y + 8, hue, 3)
     elif shape == "dot":
@@ -213,10 +199,8 @@ def _on_bar(s: Sheet, x: float, y: int, shape: str, hue: str) -> None:
 
 def _struck_ring(s: Sheet, x: float) -> None:
     """The ring of an answer from the key, struck out: the world has lost its memory, not what it did."""
-    s.out.append(f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
-    strike = f"M{num(x - 10)} {s.ledger + 10}l20 -20"
-    s.path(strike, PAPER, 6)
-    s.path(strike, INK, 2.5)
+    ring(s, x)
+    s.path(f"M{num(x - 10)} {s.ledger + 10}l20 -20", INK, 2.5, halo=6)
     places = zip(("keys", "forgotten"), s.layout.labels, strict=False)
     s.labels("tool", x, [(s.ledger + down, said, "c h") for said, down in places])
 
@@ -226,21 +210,20 @@ def stop(s: Sheet, x: float, mark: Mark) -> None:
     y = s.bar(mark.who)
     if y is not None:
         s.line(x, y - 8, x, y + 8, s.hue(mark.who), 3)
-        half = width("LostLease") / 2
-        _over(s, min(x, s.edge - half - 2), y, mark, "LostLease")
+        _over(s, min(x, s.edge - width("LostLease") / 2 - 2), y, mark, "LostLease")
 
 
 def refused(s: Sheet, x: float, mark: Mark) -> None:
     """A write that ends at a wall above the row."""
     y, level = s.bar(mark.who), s.level(mark.row_token)
     if y is not None:
-        hue, step = s.hue(mark.who), mark.transaction in {"checkpoint", "postpone"}
+        hue = s.hue(mark.who)
         s.line(x, y + s.layout.band[1] - s.layout.bar, x, level - 14, PAPER, 5)
         s.line(x, y, x, level - 14, hue, 2.2)
         s.rect(x - 24, level - 15, 48, 6)
-        if step:
+        if mark.transaction in {"checkpoint", "postpone"}:
             _square(s, x, y, hue, "attempted")
-            _step_label(s, x, y, mark)
+            _over(s, x, y, mark)
         else:
             dot(s, x, y, hue)
             _over(s, x, y, mark, shortened(mark.transaction, 76))
@@ -250,7 +233,7 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
 
 
 def other(s: Sheet, x: float, mark: Mark) -> None:
-    """An entry of a kind that has no mark of its own: a tick with its name."""
+    """An entry of a kind without a mark: a tick with its name."""
     _tick(s, x, mark)
     _names(s, x, mark)
 
@@ -264,22 +247,19 @@ DRAWN = {
 
 def clock(s: Sheet, x: float, mark: Mark) -> None:
     """The entry's number, and its time if the picture shows times."""
-    entry = bool(mark.event)
-    s.label("numbers", x, s.layout.numbers, mark.label, "c b" if entry else "c m")
+    s.label("numbers", x, s.layout.numbers, mark.label, "c b" if mark.event else "c m")
     if s.seconds and mark.at is not None:
         said = f"{mark.at * 1000:.0f}" if s.milliseconds else f"{mark.at:.2f}"
         s.label("seconds", x, s.layout.seconds, said, "c m")
 
 
 def columns(s: Sheet, focus: str = "") -> None:
-    """Every entry of this strip as a group of its own, in causal order, with its sentence as name and tooltip."""
+    """Draws every entry of this strip as a separate group, in causal order, with its sentence as name and tooltip."""
     for column in range(s.first, s.last):
         mark, x = s.told.marks[column], s.xs[column]
         said = one_line(line(mark))
-        tab = ""
-        if focus:
-            reach = "0" if focus == mark.label else "-1"
-            tab = f' tabindex="{reach}" role="img" data-lm-suppress-shortcuts="true"'
+        reach = 0 if focus == mark.label else -1
+        tab = f' tabindex="{reach}" role="img" data-lm-suppress-shortcuts="true"' if focus else ""
         s.out.append(f'<g class="ev" data-n="{one_line(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
         spent = mark.kind == "fail" and mark.transaction == "claim"
         (claim if spent else DRAWN.get(mark.kind, other))(s, x, mark)

@@ -88,15 +88,14 @@ def gap(s: Sheet, span: Span) -> None:
 
 def ledger(s: Sheet) -> None:
     """The world's record: a rule, then ink once an effect exists, doubled after a duplicate."""
-    effects = [float(column) for column in s.told.effects]
-    doubles = [float(column) for column, mark in enumerate(s.told.marks) if mark.doubled]
-    begin, first = 0.0, effects[0] if effects else s.told.now
-    second = doubles[0] if doubles else s.told.now
-    if s.crosses(begin, first):
-        s.line(max(s.x(begin), WORDS), s.ledger, s.x(first), s.ledger, RULE, 1.5)
-    if effects and s.crosses(first, second):
+    now = s.told.now
+    first = next(iter(s.told.effects), now)
+    second = next((column for column, mark in enumerate(s.told.marks) if mark.doubled), now)
+    if s.crosses(0, first):
+        s.line(max(s.x(0), WORDS), s.ledger, s.x(first), s.ledger, RULE, 1.5)
+    if first < now and s.crosses(first, second):
         s.line(max(s.x(first), WORDS), s.ledger, s.x(second), s.ledger, INK, 3)
-    if doubles and s.crosses(second, s.told.now):
+    if second < now and s.crosses(second, now):
         s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, INK, 9)
         s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, PAPER, 3)
 
@@ -140,8 +139,7 @@ def bar(s: Sheet, run: ProcessRun) -> None:
         return
     before = 0 if run.resumed or not s.holds(run.start) else (9 if s.milliseconds else 20)
     left, right = s.x(run.start) - before, s.x(end)
-    s.line(left, y, right, y, PAPER, 6)
-    s.line(left, y, right, y, s.hue(run.who), 3, DASHES if s.hue(run.who) == HUES["C"] else "")
+    s.line(left, y, right, y, s.hue(run.who), 3, DASHES if s.hue(run.who) == HUES["C"] else "", halo=6)
 
 
 def unauthorised(s: Sheet) -> list[tuple[str, Position, Position]]:
@@ -183,10 +181,10 @@ def lease_labels(s: Sheet) -> None:
         later = [s.x(b.start) for b in s.told.bands if b.who == lease.who and b.start > lease.start]
         x, y = s.x(lease.start), top + s.layout.band[0] - 5
         room = min([*later, s.edge]) - x - 6
-        for said in (f"{lease_of(lease.seconds)} · token {lease.token}", f"token {lease.token}"):
-            if width(said) <= room:
-                s.startlabel(f"lease {lease.who}", x, y, said, "h")
-                break
+        names = (f"{lease_of(lease.seconds)} · token {lease.token}", f"token {lease.token}")
+        said = next((name for name in names if width(name) <= room), "")
+        if said and s.fits(f"lease {lease.who}", x, x + width(said)):
+            s.text(x, y, said, "h")
 
 
 def waits(s: Sheet, span: Span) -> None:
@@ -194,13 +192,8 @@ def waits(s: Sheet, span: Span) -> None:
     for where, side in ((span.start, 1), (span.end, -1)):
         if s.holds(where) and (side == 1 or span.closed):
             x = s.x(where) - 9 * side  # outside of the arrow that begins or ends the wait
-            y = s.level(_token_at(s, where)) - 10
-            s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", PAPER, 6)
-            s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5)
-
-
-def _token_at(s: Sheet, where: Position) -> int:
-    return max((token for at, token in s.told.tokens if at <= where), default=0)
+            y = s.level(max((token for at, token in s.told.tokens if at <= where), default=0)) - 10
+            s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5, halo=6)
 
 
 # -- below: brackets and the box -----------------------------------------------------------------------------------------
@@ -219,8 +212,7 @@ def brackets(s: Sheet) -> None:
         _bracket(s, span, span.closed)
         if s.holds(span.start):
             d = f"M{num(s.x(span.start))} {s.ledger - 10}l10 10l-10 10l-10 -10z"
-            s.path(d, PAPER, 6, fill=PAPER)
-            s.path(d, INK, 2, ' stroke-dasharray="2 2.4"', PAPER)
+            s.path(d, INK, 2, ' stroke-dasharray="2 2.4"', PAPER, halo=6)
 
 
 def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
@@ -239,13 +231,10 @@ def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
 def box(s: Sheet) -> None:
     """The one inverted box: on this strip if what it tells is seen here best."""
     found = s.told.box
-    if found is None:
-        return
-    if found.kind == "refused":
+    if found and found.kind == "refused":
         _box_of_refusal(s, found)
-    elif (s.first, s.last) == _best(s, found.span):
-        left, right = s.x(found.span.start), s.x(found.span.end)
-        middle = (left + right) / 2
+    elif found and (s.first, s.last) == _best(s, found.span):
+        middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
         s.path(f"M{num(middle)} {s.bracket}v8", INK, 3)
         _inverted(s, middle, s.bracket + (7 if s.layout is FULL else 6), found)
 
@@ -285,7 +274,7 @@ def box_is_low(s: Sheet) -> bool:
 
 
 def half_of(mark: Mark) -> float:
-    """Half the width of what stands, or runs, below the row in this column; 0 if nothing does."""
+    """Half the width of what is drawn below the row in this column; 0 if nothing is."""
     return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
 
 

@@ -18,6 +18,11 @@ def dot(s: Sheet, x: float, y: float, hue: str) -> None:
     s.out.append(f'<circle cx="{num(x)}" cy="{num(y)}" r="4.5" fill="{hue}" stroke="{PAPER}" stroke-width="1.5"/>')
 
 
+def ring(s: Sheet, x: float) -> None:
+    """An answer that the world gives from the key."""
+    s.out.append(f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
+
+
 def beside(s: Sheet, x: float) -> list[Mark]:
     """The marks in the columns before and after."""
     column = next(n for n in range(s.first, s.last) if s.xs[n] == x)
@@ -27,9 +32,8 @@ def beside(s: Sheet, x: float) -> list[Mark]:
 def tool(s: Sheet, x: float, mark: Mark) -> None:
     """A request to the world, what it did there, and the reply if it came."""
     y, big = s.bar(mark.who), mark.doubled
-    tall = {True: (31, 22) if s.layout is FULL else (22, 15)}.get(big, (10, 0))[0]
-    tip = s.ledger - {"effect": tall, "repeated": 9, "refused": 13}.get(mark.answer, 10) - (2 if big else 0)
-    tip += 0 if big or mark.answer != "effect" else -1
+    effect = 11 if not big else 33 if s.layout is FULL else 24
+    tip = s.ledger - {"effect": effect, "repeated": 9, "refused": 13}.get(mark.answer, 10)
     if y is not None:
         hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
         s.line(x, edge, x, tip - 11, PAPER, 6)
@@ -47,7 +51,7 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
     if mark.answer == "refused":
         s.rect(x - 15, y - 12, 30, 6)
     elif mark.answer == "repeated":
-        s.out.append(f'<circle cx="{num(x)}" cy="{y}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
+        ring(s, x)
     elif mark.doubled:
         outer, inner, size = (31, 22, 20) if s.layout is FULL else (22, 15, 14)
         s.path(f"M{num(x)} {y - outer}l{outer} {outer}l-{outer} {outer}l-{outer}-{outer}z", INK, 3.5, fill=PAPER)
@@ -60,18 +64,15 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
 
 
 def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:
-    key = TOOL_KEYS.get(mark.key, "")
-    effect = f"effect {mark.effect}"
-    lines = ["tool" + (f", {key}" if key else "")]
-    if s.layout is FULL and mark.attempts and mark.key != "no" and mark.answer != "refused":
-        lines.append(f"attempts {mark.attempts}")
-    lines.append("refused" if mark.answer == "refused" else effect)
-    down = 0
-    if mark.doubled:
-        down = 20 if s.layout is FULL else 10
-        lines = [lines[0], effect]
+    key, effect, down = TOOL_KEYS.get(mark.key, ""), f"effect {mark.effect}", 0
+    lines = [f"tool, {key}" if key else "tool"]
     if key and not _has_room(s, x, lines[0]):
         lines[0] = key.removeprefix("key ")
+    if mark.doubled:
+        down = 20 if s.layout is FULL else 10
+    elif s.layout is FULL and mark.attempts and mark.key != "no" and mark.answer != "refused":
+        lines.append(f"attempts {mark.attempts}")
+    lines.append("refused" if mark.answer == "refused" else effect)
     places = enumerate(zip(lines, s.layout.labels, strict=False))
     kinds = ["c h", "c m h" if mark.doubled else "c h", "c h"]
     s.labels("tool", x, [(s.ledger + at + down, said, kinds[n]) for n, (said, at) in places])
@@ -97,19 +98,13 @@ def _lost_reply(s: Sheet, x: float, goal: float, mark: Mark) -> None:
     """The reply on its way to a worker that never hears it: cut by two strokes, dotted beyond."""
     hue, y = s.hue(mark.who), s.ledger - 12
     reach = min(s.x(mark.reply_to) - x if mark.reply_to is not None else s.pitch, s.pitch) - 3
-    dx, dy = reach - 8, goal - y
-    if dx <= 4:
-        dx = 10
+    dx, dy = reach - 8 if reach > 12 else 10, goal - y
     cut = (x + 8 + dx * 0.6, y + dy * 0.6)
     more = (x + 8 + dx * 0.66, y + dy * 0.66)
-    s.line(x + 8, y, *cut, PAPER, 6)
-    s.line(x + 8, y, *cut, hue, 2.2)
-    s.line(*more, x + 8 + dx, goal, PAPER, 6)
-    s.line(*more, x + 8 + dx, goal, hue, 2.2, ' stroke-dasharray="2 4"')
+    s.line(x + 8, y, *cut, hue, 2.2, halo=6)
+    s.line(*more, x + 8 + dx, goal, hue, 2.2, ' stroke-dasharray="2 4"', halo=6)
     for px, py in (cut, more):
-        stroke = f"M{num(px - 12)} {num(py - 3)}l24 6"
-        s.path(stroke, PAPER, 8)
-        s.path(stroke, INK, 4)
+        s.path(f"M{num(px - 12)} {num(py - 3)}l24 6", INK, 4, halo=8)
     if _is_quiet(s, mark):
         s.text((cut[0] + more[0]) / 2 + max(13.0, s.pitch - 47), (cut[1] + more[1]) / 2 - 2.5, "reply lost", "b h", 12)
 

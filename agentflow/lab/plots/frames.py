@@ -8,6 +8,7 @@ from ...engine import Engine
 from ..history.belief import belief_of
 from ..history.entries import worker_name
 from ..notebook.tables import query
+from .text import PARTS
 
 if TYPE_CHECKING:
     import pandas
@@ -46,16 +47,13 @@ def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> panda
     import pandas
 
     leases = {(row["workflow_id"], row["fence_token"]): row["lease_seconds"] for row in query(engine, _LEASES)}
-    last = {row["workflow_id"]: row for row in engine.recoveries()}
-    parts = ("detect_ms", "claim_ms", "replay_ms", "re_execute_ms")
     rows = []
-    for row in last.values():
-        lease = leases.get((row["workflow_id"], row["fence_token"] - 1))
-        if lease is not None and all(row[part] is not None for part in parts):
-            known = {"label": f"lease {lease:g} s", "lease_seconds": lease, "poll_seconds": poll_seconds}
-            who = {"workflow": row["workflow_id"], "worker": row["worker"], "token": row["fence_token"]}
-            rows.append({**known, **who, **{part: float(row[part]) for part in parts}})
-    columns = ["label", "lease_seconds", "poll_seconds", "workflow", "worker", "token", *parts]
+    for workflow, row in {row["workflow_id"]: row for row in engine.recoveries()}.items():
+        token, parts = row["fence_token"], [row[part] for part in PARTS]
+        lease = leases.get((workflow, token - 1))
+        if lease is not None and None not in parts:
+            rows.append((f"lease {lease:g} s", lease, poll_seconds, workflow, row["worker"], token, *map(float, parts)))
+    columns = ["label", "lease_seconds", "poll_seconds", "workflow", "worker", "token", *PARTS]
     return pandas.DataFrame(rows, columns=columns)
 
 

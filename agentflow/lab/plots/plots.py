@@ -18,21 +18,8 @@ from matplotlib.transforms import Affine2D, blended_transform_factory
 
 from ..history.words import counted
 from ..pictures.svg import COLOURS, SENTINELS, Picture, themed
-from .text import (
-    ENOUGH,
-    PARTS,
-    EffectsCell,
-    Recoveries,
-    cell_text,
-    check_columns,
-    duration,
-    effects_cells,
-    effects_label,
-    effects_text,
-    latency_label,
-    latency_text,
-    worker_text,
-)
+from . import text as twin
+from .text import ENOUGH, PARTS, EffectsCell, Recoveries, check_columns, duration, effects_cells
 
 if TYPE_CHECKING:
     import pandas
@@ -40,6 +27,7 @@ if TYPE_CHECKING:
 INK, MUTE, RULE, PAPER = SENTINELS
 HUE_OF = {**COLOURS, "D": INK}
 ROW_PITCH, BAR_HEIGHT, HEADINGS = 54, 18, 78
+_BOLD: dict[str, Any] = {"weight": "bold", "size": 12}
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK, "axes.edgecolor": INK,
     "xtick.color": MUTE, "ytick.color": INK, "xtick.major.size": 0, "ytick.major.size": 0, "axes.linewidth": 1.2,
@@ -73,7 +61,7 @@ def recovery_latency(frame: pandas.DataFrame) -> Picture:
             _recovery_words(left, right, groups)
         else:
             _nothing(left, ROW_PITCH / 2, "no recoveries yet")
-    return _picture(figure, labels, latency_label(groups), latency_text(groups))
+    return _picture(figure, labels, twin.latency_label(groups), twin.latency_text(groups))
 
 
 def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
@@ -96,20 +84,15 @@ def _scale(axes: Axes, most: float) -> None:
 
 
 def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> None:
-    def say(x: float, y: float, words: str, **more: Any) -> None:
-        figure.text(x / 960, 1 - y / height, words, va="baseline", **more)
-
-    say(10, 22, "whole span of a recovery", weight="bold", size=13)
-    say(10, 39, "from the kill to completion", color=MUTE)
-    say(664, 22, "without detect, the same recoveries", weight="bold", size=13)
-    say(664, 39, "from the claim to completion", color=MUTE)
+    _title(figure, 10 / 960, height, "whole span of a recovery", "from the kill to completion")
+    _title(figure, 664 / 960, height, "without detect, the same recoveries", "from the claim to completion")
     counts = sorted({group.count for group in groups})
     if not counts:
         return
     each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     few = "" if all(group.enough for group in groups) else f" · fewer than {ENOUGH}: no mean, no bar"
     foot = f"bars: means, they add up · circles: single recoveries, {each} a row (left the take-over, right the rest)"
-    say(10, height - 10, f"{foot}{few} · measured", color=MUTE)
+    figure.text(10 / 960, 10 / height, f"{foot}{few} · measured", color=MUTE)
 
 
 def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[str, str]:
@@ -118,16 +101,13 @@ def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[st
     _row_name(left, y, group.label)
     labels = {}
     if group.enough:
-        detect, claim, replay, re_execute = group.means
+        detect, rest = group.means[0], sum(group.means[1:])
         _detect_bar(left, y, detect, f"row{n}-detect")
         _slices(left, y, detect, group.means[1:], f"row{n}-left")
         _slices(right, y, 0.0, group.means[1:], f"row{n}-right")
         labels[f"row{n}-detect"] = f"{group}."
-        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {duration(claim + replay + re_execute)}."
-        right.annotate(
-            duration(claim + replay + re_execute), (claim + replay + re_execute, y + BAR_HEIGHT / 2), (6, 0),
-            textcoords="offset pixels", weight="bold", size=12, va="center", gid=f"halo{n}-right",
-        )  # fmt: skip
+        labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {duration(rest)}."
+        _note(right, duration(rest), (rest, y + BAR_HEIGHT / 2), (6, 0), f"halo{n}-right", **_BOLD)
     for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
         heights = [y + BAR_HEIGHT + 6 + (7 * k) % 10 for k in range(group.count)]
         axes.plot(values, heights, "o", ms=5, mfc=PAPER, mec=INK, mew=1.2, gid=f"row{n}-{name}", clip_on=False)
@@ -146,15 +126,10 @@ def _detect_bar(axes: Axes, y: float, detect: float, gid: str) -> None:
 
 def _slices(axes: Axes, y: float, start: float, means: Sequence[float], gid: str) -> None:
     """Claim in ink, replay dotted, re-execute muted, one after the other."""
-    looks: list[dict[str, Any]] = [
-        {"color": INK},
-        {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1},
-        {"color": MUTE},
-    ]
-    for n, (mean, look) in enumerate(zip(means, looks, strict=True), 1):
-        bar = axes.barh(y, mean, BAR_HEIGHT, left=start, align="edge", **{"linewidth": 0, **look})[0]
-        bar.set_gid(f"{gid}-{n}")
-        if n == 2:
+    for n, (mean, face) in enumerate(zip(means, (INK, PAPER, MUTE), strict=True), 1):
+        look: dict[str, Any] = {"facecolor": face, "edgecolor": INK, "linewidth": 1 if face == PAPER else 0}
+        axes.barh(y, mean, BAR_HEIGHT, left=start, align="edge", **look)[0].set_gid(f"{gid}-{n}")
+        if face == PAPER:
             _dots(axes, y, start, mean)
         start += mean
 
@@ -191,10 +166,8 @@ def _recovery_words(left: Axes, right: Axes, groups: Sequence[Recoveries]) -> No
         _slice_names(right, drawn[0][1], 6 + ROW_PITCH * drawn[0][0])
     last = len(groups) - 1
     if groups[last].latest:
-        left.annotate(
-            "lease +\none poll", (groups[last].latest or 0.0, 6 + ROW_PITCH * last + 28), (6, 0), textcoords="offset pixels",
-            va="center", linespacing=1.1, gid="halo-latest", annotation_clip=False,
-        )  # fmt: skip
+        at = (groups[last].latest or 0.0, 6 + ROW_PITCH * last + 28)
+        _note(left, "lease +\none poll", at, (6, 0), "halo-latest", linespacing=1.1, annotation_clip=False)
 
 
 def _mean_text(axes: Axes, y: float, group: Recoveries, gid: str) -> None:
@@ -202,12 +175,8 @@ def _mean_text(axes: Axes, y: float, group: Recoveries, gid: str) -> None:
     end, pixel, latest = group.means[0], _per_pixel(axes), group.latest or 0.0
     inside = end / pixel >= 60 and not end - 60 * pixel < latest < end
     x = end if inside else max(sum(group.means), latest)
-    side: dict[str, Any] = {"ha": "right"} if inside else {"ha": "left"}
-    words = duration(sum(group.means))
-    axes.annotate(
-        words, (x, y + BAR_HEIGHT / 2), (-5 if inside else 7, 0), textcoords="offset pixels", weight="bold", size=12,
-        va="center", gid=gid, **side,
-    )  # fmt: skip
+    side, away = ("right", -5) if inside else ("left", 7)
+    _note(axes, duration(sum(group.means)), (x, y + BAR_HEIGHT / 2), (away, 0), gid, ha=side, **_BOLD)
 
 
 def _slice_names(axes: Axes, group: Recoveries, y: float) -> None:
@@ -242,17 +211,16 @@ def attempts_against_effects(frame: pandas.DataFrame) -> Picture:
         axes.set_xticks(range(wide + 1), [counted(n, "attempt") for n in range(wide + 1)])
         axes.set_yticks(range(high + 1), [counted(n, "effect") for n in range(high + 1)])
         axes.grid(axis="y")
-        figure.text(10 / 640, 1 - 22 / height, "attempts against effects", weight="bold", size=13, va="baseline")
         said = "a diamond is a workflow · the tool may be called again; the effect must not come again"
-        figure.text(10 / 640, 1 - 39 / height, said, color=MUTE, va="baseline")
+        _title(figure, 10 / 640, height, "attempts against effects", said)
         across, step = _packing(max(cells.values(), default=1), 480 / (wide + 1) - 24)
-        labels = {f"cell{n}": cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
+        labels = {f"cell{n}": twin.cell_text(cell, cells[cell]) for n, cell in enumerate(sorted(cells))}
         for n, cell in enumerate(sorted(cells)):
             _effects_cell(axes, f"cell{n}", cell, cells[cell], across, (step / (480 / (wide + 1)), step / 90))
         _box(axes, cells)
         if not cells:
             _nothing(axes, 0.5, "no workflows yet")
-    return _picture(figure, labels, effects_label(cells), effects_text(cells))
+    return _picture(figure, labels, twin.effects_label(cells), twin.effects_text(cells))
 
 
 def _packing(most: int, room: float) -> tuple[int, float]:
@@ -275,8 +243,7 @@ def _effects_cell(axes: Axes, gid: str, cell: EffectsCell, count: int, most: int
     if judged == "doubled":
         axes.plot(xs, ys, "D", ms=size + 4, mfc=PAPER, mec=INK, mew=1.2)
     axes.plot(xs, ys, "D", ms=size, mfc=PAPER if judged == "missing" else INK, mec=INK, mew=1, gid=gid)
-    below: dict[str, Any] = {"textcoords": "offset pixels", "ha": "center", "va": "center"}
-    axes.annotate(counted(count, "workflow"), (attempts, effects), (0, -36), gid=f"halo-{gid}", **below)
+    _note(axes, counted(count, "workflow"), (attempts, effects), (0, -36), f"halo-{gid}", ha="center")
 
 
 def _box(axes: Axes, cells: Mapping[EffectsCell, int]) -> None:
@@ -285,8 +252,7 @@ def _box(axes: Axes, cells: Mapping[EffectsCell, int]) -> None:
     if doubled:
         said = f"{counted(sum(cells[cell] for cell in doubled), 'workflow')} with an effect too many"
         box = {"boxstyle": "round,pad=0.35,rounding_size=0.25", "fc": INK, "lw": 0}
-        type_: dict[str, Any] = {"color": PAPER, "weight": "bold", "size": 12}
-        axes.text(0.99, 0.985, said, transform=axes.transAxes, ha="right", va="top", bbox=box, **type_)
+        axes.text(0.99, 0.985, said, transform=axes.transAxes, ha="right", va="top", bbox=box, color=PAPER, **_BOLD)
 
 
 # -- work per worker ---------------------------------------------------------------------------------------------------
@@ -298,10 +264,9 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
     See frames.work_frame. Raises BadFrame, which names the column.
     """
     check_columns(frame, counts=["claimed", "completed"], words=["worker"])
-    rows = [
-        (str(w), int(c), int(d)) for w, c, d in zip(frame["worker"], frame["claimed"], frame["completed"], strict=True)
-    ]
-    texts = [worker_text(*row) for row in rows] or ["No work yet."]
+    columns = (frame[name] for name in ("worker", "claimed", "completed"))
+    rows = [(str(worker), int(claimed), int(done)) for worker, claimed, done in zip(*columns, strict=True)]
+    texts = [twin.worker_text(*row) for row in rows] or ["No work yet."]
     labels: dict[str, str] = {}
     with matplotlib.rc_context(_RC):
         figure, height = _figure(640, 58 + 34 * max(1, len(rows)) + 40)
@@ -313,17 +278,14 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
         axes.set_xticks([tick for tick in axes.get_xticks() if tick == int(tick) and tick <= most])
         axes.set_xlim(0, most * 1.4)
         axes.grid(axis="x")
-        figure.text(10 / 640, 1 - 22 / height, "work per worker", weight="bold", size=13, va="baseline")
-        figure.text(
-            10 / 640, 1 - 39 / height, "workflows; filled: completed, hollow: claimed only · measured", color=MUTE
-        )
+        said = "workflows; filled: completed, hollow: claimed only · measured"
+        _title(figure, 10 / 640, height, "work per worker", said)
         for n, (worker, claimed, done) in enumerate(rows):
             labels |= _work_row(axes, n, worker, claimed, done)
         if not rows:
             _nothing(axes, 17, "no work yet")
-    return _picture(
-        figure, labels, f"Work per worker: {' '.join(texts)}", "\n".join(["Work per worker (measured).", *texts])
-    )
+    text = "\n".join(["Work per worker (measured).", *texts])
+    return _picture(figure, labels, f"Work per worker: {' '.join(texts)}", text)
 
 
 def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[str, str]:
@@ -334,8 +296,8 @@ def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[
     axes.barh(y, done, BAR_HEIGHT, align="edge", facecolor="none", **edge)
     _row_name(axes, y, worker)
     said = f"{done} completed" + (f", {claimed - done} claimed only" if claimed > done else "")
-    axes.annotate(said, (claimed, y + BAR_HEIGHT / 2), (7, 0), textcoords="offset pixels", va="center", gid=f"halo{n}")
-    return {f"done{n}": worker_text(worker, claimed, done)}
+    _note(axes, said, (claimed, y + BAR_HEIGHT / 2), (7, 0), f"halo{n}")
+    return {f"done{n}": twin.worker_text(worker, claimed, done)}
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------
@@ -346,6 +308,17 @@ def _figure(width: float, height: float) -> tuple[Figure, float]:
     return Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none"), height
 
 
+def _title(figure: Figure, x: float, height: float, title: str, said: str) -> None:
+    """A title and, below it, what is shown."""
+    figure.text(x, 1 - 22 / height, title, weight="bold", size=13)
+    figure.text(x, 1 - 39 / height, said, color=MUTE)
+
+
+def _note(axes: Axes, words: str, at: tuple[float, float], away: tuple[float, float], gid: str, **look: Any) -> None:
+    """Words so many pixels away from a point."""
+    axes.annotate(words, at, away, textcoords="offset pixels", va="center", gid=gid, **look)
+
+
 def _in_pixels(axes: Axes) -> Any:
     """Pixels from the left edge of the axes; upright as the data."""
     width = axes.get_window_extent().width
@@ -353,9 +326,7 @@ def _in_pixels(axes: Axes) -> Any:
 
 
 def _row_name(axes: Axes, y: float, name: str) -> None:
-    axes.text(
-        -12, y + BAR_HEIGHT / 2, name, transform=_in_pixels(axes), weight="bold", size=12, ha="right", va="center"
-    )
+    axes.text(-12, y + BAR_HEIGHT / 2, name, transform=_in_pixels(axes), ha="right", va="center", **_BOLD)
 
 
 def _nothing(axes: Axes, y: float, words: str) -> None:

@@ -57,10 +57,10 @@ class Recoveries:
 
     def __init__(self, label: object, rows: pandas.DataFrame) -> None:
         self.label, self.count = str(label), len(rows)
-        self.detect, self.claim, self.replay, self.re_execute = ([float(one) for one in rows[part]] for part in PARTS)
-        self.means = [fmean(part) for part in (self.detect, self.claim, self.replay, self.re_execute)]
-        self.taken = [detect + claim for detect, claim in zip(self.detect, self.claim, strict=True)]
-        self.rest = [sum(parts) for parts in zip(self.claim, self.replay, self.re_execute, strict=True)]
+        parts = [[float(one) for one in rows[part]] for part in PARTS]
+        self.means = [fmean(part) for part in parts]
+        self.taken = [detect + claim for detect, claim in zip(*parts[:2], strict=True)]
+        self.rest = [sum(each) for each in zip(*parts[1:], strict=True)]
         self.latest = _latest(rows)
         self.enough = self.count >= ENOUGH
         self.widest = max(sum(self.means), max(self.taken), self.latest or 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -28,24 +28,23 @@ from .stepper import Stepper
 
 VERSION = 1
 MAX_BYTES = 16 * 2**20
-_TEXT, _MAYBE, _NUMBER = str, (str, type(None)), (int, float)
 _ENTRY: Mapping[str, Any] = {
-    "workflow_id": _TEXT, "n": int, "at": _NUMBER, "event": _TEXT, "transaction": _MAYBE, "subject": _MAYBE,
-    "worker": _MAYBE, "fence_token": (int, type(None)), "detail": (dict, type(None)),
+    "workflow_id": str, "n": int, "at": int | float, "event": str, "transaction": str | None, "subject": str | None,
+    "worker": str | None, "fence_token": int | None, "detail": dict | None,
 }  # fmt: skip
 _CAPSULE: Mapping[str, Any] = {
-    "agentflow_capsule": int, "schedule": _TEXT, "setting": dict, "engine": _TEXT, "requests": list, "history": list,
-    "outcome": dict, "hash": _TEXT,
+    "agentflow_capsule": int, "schedule": str, "setting": dict, "engine": str, "requests": list, "history": list,
+    "outcome": dict, "hash": str,
 }  # fmt: skip
 _OUTCOME: Mapping[str, Any] = {
     "workflows": list, "workflows_total": int, "workflows_completed": int, "tool_execution_attempts": int,
-    "business_effects": int, "duplicate_business_effects": int, "problems": list, "sentence": _TEXT,
+    "business_effects": int, "duplicate_business_effects": int, "problems": list, "sentence": str,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class Capsule:
-    """One run: the line, the engine's class, what was asked, the canonical history, and what it came to.
+    """One run: the line, the engine's class, what was asked, the canonical history, and the outcome.
 
     `history` has the entries of all workflows, one workflow after the other; `outcome` has a row for each workflow, the
     reliability figures, the problems as sentences (none: all is well), and a sentence for the whole.
@@ -108,7 +107,7 @@ class Capsule:
         """The history, a numbered sentence for each entry, under the name of its workflow if there are several."""
         told = []
         for workflow_id in self.workflows:
-            told += [f"{workflow_id}"] if len(self.workflows) > 1 else []
+            told += [workflow_id] if len(self.workflows) > 1 else []
             told += [f"{n:>3}. {said}" for n, said in enumerate(sentences(self.entries(workflow_id)), 1)]
         return told
 
@@ -150,19 +149,17 @@ def capture(stepper: Stepper) -> Capsule:
     return Capsule(stepper.line, type(engine).__name__, requests, history, _outcome(engine, found))
 
 
-# -- what it came to ---------------------------------------------------------------------------------------------------
+# -- the outcome -------------------------------------------------------------------------------------------------------
 
 
 def _outcome(engine: Engine, found: list[dict[str, Any]]) -> dict[str, Any]:
     """A row for each workflow, the figures under their names, problems and the sentence."""
     figures = engine.reliability_metrics()
-    rows = [
-        {**{name: row[name] for name in ("id", "status", "state", "result")}, "error": _error(row)} for row in found
-    ]
+    facts = ("id", "status", "state", "result")
+    rows = [{**{name: row[name] for name in facts}, "error": _error(row)} for row in found]
     kept = {name: figures[name] for name in _OUTCOME if name in figures}
-    return {
-        "workflows": rows, **kept, "problems": _problems(engine, found, figures), "sentence": _sentence(rows, figures),
-    }  # fmt: skip
+    said = {"problems": _problems(engine, found, figures), "sentence": _sentence(rows, figures)}
+    return {"workflows": rows, **kept, **said}
 
 
 def _error(row: Mapping[str, Any]) -> str | None:
@@ -171,7 +168,7 @@ def _error(row: Mapping[str, Any]) -> str | None:
 
 
 def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str, Any]) -> list[str]:
-    """What is not well: an effect that is doubled, or lost, and a workflow that failed. Unfinished is not: the line ended."""
+    """The problems: effects that are doubled or lost, and failed workflows. An unfinished one is not a problem."""
     said = []
     if doubled := figures["duplicate_business_effects"]:
         said.append(f"{counted(doubled, 'business effect')} too many: a planned action left more than one.")
@@ -201,15 +198,13 @@ def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
 def _json_of(path: Path) -> Any:
     again = "Give a file that Capsule.save() or `agentflow play --capsule` wrote."
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is not a capsule. {again}")
-        return json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size <= MAX_BYTES:
+            return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadCapsule(f"{path} cannot be read ({error.strerror}). {again}") from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, BadCapsule):
-            raise
         raise BadCapsule(f"{path} is not JSON, so it is not a capsule. {again}") from error
+    raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is not a capsule. {again}")
 
 
 def _read(path: str, data: Any) -> Capsule:
@@ -219,7 +214,7 @@ def _read(path: str, data: Any) -> Capsule:
             f"{path} is a capsule of version {version}, and this AgentFlow reads version {VERSION}. Play its schedule "
             "again with this one, or read it with the AgentFlow that wrote it."
         )
-    if why := _misshapen(data):
+    if why := next(filter(None, _misshapen(data)), ""):
         raise BadCapsule(f"{path} is not a capsule: {why}. Ask for the file again, or play its schedule.")
     capsule = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome")))
     try:
@@ -234,19 +229,18 @@ def _read(path: str, data: Any) -> Capsule:
     return capsule
 
 
-def _misshapen(data: Any) -> str:
-    """What is wrong with the shape of a capsule's data; empty if nothing is."""
-    parts: list[tuple[str, Any, Mapping[str, Any]]] = [("the file", data, _CAPSULE)]
-    if not (why := _unlike(*parts[0])):
-        parts.append(("outcome", data["outcome"], _OUTCOME))
-        parts += [
-            (f"request {n}", one, {"workflow_id": _TEXT, "input": object}) for n, one in enumerate(data["requests"], 1)
-        ]
-        parts += [(f"entry {n}", one, _ENTRY) for n, one in enumerate(data["history"], 1)]
-    return why or next((why for part in parts[1:] if (why := _unlike(*part))), "")
+def _misshapen(data: Any) -> Iterator[str]:
+    """What is wrong with the shape of each part of a capsule's data; the later parts assume that the earlier are right."""
+    yield _unlike("the file", data, _CAPSULE)
+    yield _unlike("outcome", data["outcome"], _OUTCOME)
+    for n, request in enumerate(data["requests"], 1):
+        yield _unlike(f"request {n}", request, {"workflow_id": str, "input": object})
+    for n, entry in enumerate(data["history"], 1):
+        yield _unlike(f"entry {n}", entry, _ENTRY)
 
 
 def _unlike(what: str, value: Any, shape: Mapping[str, Any]) -> str:
+    """What is wrong with one part; empty if nothing is."""
     if not isinstance(value, dict) or set(value) != set(shape):
         return f"{what} does not have exactly the members {', '.join(shape)}"
     wrong = [name for name, kind in shape.items() if not isinstance(value[name], kind)]

@@ -56,19 +56,12 @@ TOKENS = {_pattern(token): (verb, does) for token, verb, does in _TOKENS}
 """The grammar: how a token looks, as a regular expression, its verb, and what it does (A stands for any lane)."""
 
 
-def _examples() -> list[str]:
-    """A token of each kind, as one would write it."""
-    examples = []
-    for token, verb, _ in _TOKENS:
-        ends = ["", "@2"] if "{at}" in token and verb != "deliver" else [""]
-        examples += [token.format(lane="A", times="5", event="NAME", at=at) for at in ends]
-    return examples
-
-
-EXAMPLES = _examples()
-"""The suggestions for a token that is not a move."""
-
-_COMPILED = [(re.compile(pattern), verb) for pattern, (verb, _) in TOKENS.items()]
+EXAMPLES = [
+    token.format(lane="A", times="5", event="NAME", at=at)
+    for token, verb, _ in _TOKENS
+    for at in (["", "@2"] if "{at}" in token and verb != "deliver" else [""])
+]
+"""A token of each kind, as one would write it: the suggestions for a token that is not a move."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +90,13 @@ class Setting:
 
 
 _CHOICES = {"model": ("steady", "varying"), "names": ("unique", "shared"), "retry": ("call_again", "look_up")}
+_VALUES = {
+    "workflow": (_NAME, "is not a name"),
+    "without": (f"{_NAME}(,{_NAME})*", "is not a list of names"),
+    "requests": (f"[1-{MAX_REQUESTS}]", f"is not a number from 1 to {MAX_REQUESTS}"),
+    **{name: ("|".join(chosen), f"is not one of {', '.join(chosen)}") for name, chosen in _CHOICES.items()},
+}
+"""What each value of a setting looks like, and what is wrong with any other."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,9 @@ class Move:
     payload_text: str = "true"
 
     def __str__(self) -> str:
-        if self.verb == "go" and self.times is None:
-            return f"{self.lane}*"
         if self.verb == "go" and self.times != 1:
-            return f"{self.lane}*{self.times}"
-        payload = "" if self.payload_text == "true" else f"={self.payload_text}"
-        event = f"{quote(self.event, safe='.:-_~/()')}{payload}"
+            return f"{self.lane}*{'' if self.times is None else self.times}"
+        event = quote(self.event, safe=".:-_~/()") + ("" if self.payload_text == "true" else f"={self.payload_text}")
         at = f"@{self.request}" if self.request else ""
         return _WRITTEN[self.verb].format(lane=self.lane, event=event, at=at)
 
@@ -125,8 +122,7 @@ class Move:
 def deliver(event: str, payload: Any = True, request: int | None = None) -> Move:
     """The move that delivers an event. Raises TypeError or ValueError for a payload that JSON cannot hold."""
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for blank in sorted(set(re.findall(r"[\s@]", text))):
-        text = text.replace(blank, f"\\u{ord(blank):04x}")
+    text = re.sub(r"[\s@]", lambda found: f"\\u{ord(found[0]):04x}", text)
     (event + text).encode()  # a lone surrogate cannot be written down
     return Move("deliver", request=request, event=event, payload=payload, payload_text=text)
 
@@ -204,45 +200,31 @@ def _wrong(line: str, at: int, token: str, why: str) -> BadSchedule:
 
 def _set(setting: Setting, line: str, at: int, token: str) -> Setting:
     name, _, value = token.partition("=")
-    if name == "workflow":
-        if not re.fullmatch(_NAME, value):
-            raise _wrong(line, at, token, "is not a name")
-        return _with(setting, name, value)
+    if name not in _VALUES:
+        raise _wrong(line, at, token, f"is not one of {', '.join(_VALUES)}")
+    pattern, complaint = _VALUES[name]
+    if not re.fullmatch(pattern, value):
+        raise _wrong(line, at, token, complaint)
     if name == "without":
-        names = tuple(sorted(set(value.split(","))))
-        if not all(re.fullmatch(_NAME, one) for one in names):
-            raise _wrong(line, at, token, "is not a list of names")
-        return _with(setting, name, names)
-    if name == "requests":
-        if not re.fullmatch(rf"[1-{MAX_REQUESTS}]", value):
-            raise _wrong(line, at, token, f"is not a number from 1 to {MAX_REQUESTS}")
-        return _with(setting, name, int(value))
-    if name in _CHOICES:
-        if value not in _CHOICES[name]:
-            raise _wrong(line, at, token, f"is not one of {', '.join(_CHOICES[name])}")
-        return _with(setting, name, value)
-    raise _wrong(line, at, token, f"is not one of {', '.join(one.name for one in fields(Setting))}")
-
-
-def _with(setting: Setting, name: str, value: Any) -> Setting:
-    return Setting(**{**vars(setting), name: value})
+        return replace(setting, without=tuple(sorted(set(value.split(",")))))
+    return Setting(**{**vars(setting), name: int(value) if name == "requests" else value})
 
 
 def _move(line: str, at: int, token: str) -> Move:
-    for pattern, verb in _COMPILED:
-        if found := pattern.fullmatch(token):
+    for pattern, (verb, _) in TOKENS.items():
+        if found := re.fullmatch(pattern, token):
             return _filled(line, at, token, verb, found)
     if _is_move(re.split("[;,]", token)[0]):
         raise _wrong(line, at, token, "is not a move; moves are separated by spaces")
     if token != token.upper() and _is_move(token.upper()):
         raise _wrong(line, at, token, "is not a move; lanes are written in capitals")
-    if re.match(r"[A-D]", token):  # the lane is good, what stands behind it is not
+    if re.match(r"[A-D]", token):  # the lane is right, what follows it is not
         raise _wrong(line, at + 1, token[1:], "is not a move")
     raise _wrong(line, at, token, f"is not a move; try {', '.join(EXAMPLES)}")
 
 
 def _is_move(token: str) -> bool:
-    return any(pattern.fullmatch(token) for pattern, _ in _COMPILED)
+    return any(re.fullmatch(pattern, token) for pattern in TOKENS)
 
 
 def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> Move:
@@ -252,9 +234,8 @@ def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> 
         try:
             return deliver(unquote(got["event"]), json.loads(got["payload"] or "true"), request)
         except (ValueError, RecursionError):
-            raise _wrong(
-                line, at, token, 'has a payload that is not JSON (without spaces, such as {"by":"ada"})'
-            ) from None
+            why = 'has a payload that is not JSON (without spaces, such as {"by":"ada"})'
+            raise _wrong(line, at, token, why) from None
     times = None if token.endswith("*") else int(got.get("times") or 1)
     if times is not None and not 1 <= times <= MAX_TIMES:
         raise _wrong(line, at, token, f"is not from 1 to {MAX_TIMES:,} times")

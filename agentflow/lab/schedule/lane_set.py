@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Literal, get_args
 
+from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import AgentFlowError, LaneError
 from ...model import Boundary
@@ -13,7 +16,7 @@ from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import LEASE_SECONDS
 from .grammar import LANES, Setting
 from .lane_worker import engine_of_a_lane
-from .lanes import Lane, LaneCall, ProcessLane, ThreadLane, own_functions
+from .lanes import Lane, ProcessLane, ThreadLane, process_engine
 from .presets import workflows_for
 
 LaneKind = Literal["thread", "process"]
@@ -27,12 +30,11 @@ class Crew:
 
     def __init__(self, engine: Engine, setting: Setting, kind: LaneKind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
-        self.database_patience = min(
-            3.0, patience / 2
-        )  # a worker gives up on the database before it is given up itself
+        # a worker gives up on the database before it is given up itself, and only the move `due` ends a back-off
+        self.database_patience = min(3.0, patience / 2)
         self.policy = replace(
             engine.policy, unknown_outcome=setting.retry, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS
-        )  # only the move `due` ends a back-off
+        )
         self._lanes: dict[str, Lane] = {}
         self._starts: dict[str, int] = {}
         self._salt = uuid.uuid4().hex[:8]  # identities are new for each start of a worker, also after a reset
@@ -41,11 +43,8 @@ class Crew:
         """The lane of this name; asked for the first time, its worker starts and stands before its claim. Raises LaneError."""
         known_lane(name)
         if name not in self._lanes:
-            lane: Lane = (
-                ThreadLane(name, self.patience, self._reason, self._thread_engine)
-                if self.kind == "thread"
-                else ProcessLane(name, self.patience, self._reason, self._call)
-            )
+            kind = ThreadLane if self.kind == "thread" else ProcessLane
+            lane: Lane = kind(name, self.patience, self._reason, self._prepare)
             self._start(lane)
             self._lanes[name] = lane
         return self._lanes[name]
@@ -107,22 +106,22 @@ class Crew:
             return ""
         return f"its statement waits in PostgreSQL{' for a lock that another session holds' if any(found) else ''}"
 
-    def _label(self, lane: str) -> str:
-        return f"{lane}{self._starts[lane]}"
+    def _prepare(self, lane: str, identity: str) -> Callable[[], Engine]:
+        """How the engine of the lane's next worker is made, here or in its process."""
+        label, given = f"{lane}{self._starts[lane]}", self.engine
+        if self.kind == "thread":
+            return partial(self._thread_engine, label, identity)
+        own = {name: function for name, function in given.workflows.items() if WORKFLOWS.get(name) is not function}
+        tool = None if given.tool is given.world else given.tool
+        url = given.database.url.render_as_string(hide_password=False)
+        where = (url, given.database.schema, self.setting, self.policy)
+        return partial(process_engine, *where, own, tool, label, identity, self.database_patience)
 
-    def _thread_engine(self, lane: str, identity: str) -> Engine:
+    def _thread_engine(self, label: str, identity: str) -> Engine:
         engine = engine_of_a_lane(self.engine, identity, self.database_patience)
-        engine.workflows = workflows_for(self.setting, self._label(lane), engine.workflows)
+        engine.workflows = workflows_for(self.setting, label, engine.workflows)
         engine.policy = self.policy
         return engine
-
-    def _call(self, lane: str, identity: str) -> LaneCall:
-        tool: Any = None if self.engine.tool is self.engine.world else self.engine.tool
-        where = self.engine.database.url.render_as_string(hide_password=False)
-        return LaneCall(
-            where, self.engine.database.schema, identity, self._label(lane), self.setting, self.policy,
-            self.database_patience,            own_functions(self.engine), tool,
-        )  # fmt: skip
 
 
 def known_lane(name: str) -> None:

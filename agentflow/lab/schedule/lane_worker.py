@@ -5,9 +5,9 @@ Between two boundaries runs the workflow's own code. A standing worker holds no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ...database import Database, Row, Run
 from ...engine import Engine
@@ -34,7 +34,7 @@ class AskedStatement:
 
 @dataclass(frozen=True)
 class Report:
-    """Where a worker stands now, and what lies behind it since it was last told to go.
+    """Where a worker stands now, and what it did since its last order.
 
     `passed` is the transaction that it passed (None: none), `asked` that statement, `ended` how its run ended on the
     way, `trouble` an error that nobody expected.
@@ -47,18 +47,14 @@ class Report:
     trouble: str = ""
 
 
-class Link(Protocol):
-    """The worker's end of the connection to the lane that moves it."""
-
-    def stand(self, report: Report) -> Order:
-        """Sends the report and returns the next order, whenever it comes."""
-
-
 class Body:
-    """One worker: claims, carries, claims again, and stands before each transaction until an order comes."""
+    """One worker: claims, carries, claims again, and stands before each transaction until an order comes.
 
-    def __init__(self, engine: Engine, identity: str, link: Link) -> None:
-        self.identity, self.link = identity, link
+    `ask` sends a report to the lane that moves it, and returns the next order, whenever that comes.
+    """
+
+    def __init__(self, engine: Engine, identity: str, ask: Callable[[Report], Order]) -> None:
+        self.identity, self.ask = identity, ask
         self.engine = engine.with_hook(self._hook)
         self._outer = engine.hook
         self._order: Order = "go"
@@ -95,23 +91,17 @@ class Body:
     def _hook(self, boundary: Boundary) -> None:
         if self._outer:
             self._outer(boundary)
-        if boundary.transaction in ("renew", "load"):  # its own renewals; and load commits nothing
-            return
-        if boundary.edge == "before":
-            self._before(boundary)
-        else:
-            self._after(boundary)
+        if boundary.transaction not in ("renew", "load"):  # its own renewals; and load commits nothing
+            (self._before if boundary.edge == "before" else self._after)(boundary)
 
     def _before(self, boundary: Boundary) -> None:
         passed = self._report.passed
         again = passed and passed.outcome != "committed" and replace(passed, edge="before", outcome=None) == boundary
         if again and self._report.ended is None:
             return  # the same statement again, after a lost connection or a change in time: one move
-        if self._may_pass:
-            self._may_pass = False
-        else:
+        if not self._may_pass:
             self._stand(boundary)
-            self._may_pass = False
+        self._may_pass = False
         self._lose(boundary)
 
     def _lose(self, boundary: Boundary) -> None:
@@ -130,10 +120,7 @@ class Body:
     def _stand(self, boundary: Boundary) -> None:
         """Stands here until the next order, which may say how far to go. Raises CrashInjected."""
         report = replace(self._report, standing=boundary)
-        while True:
-            order = self.link.stand(report)
-            if order != "renew":
-                break
+        while (order := self.ask(report)) == "renew":
             report = self._renewed(boundary)
         self._report = Report(boundary)
         self._order, self._may_pass = order, True
@@ -143,10 +130,9 @@ class Body:
     def _renewed(self, boundary: Boundary) -> Report:
         """Renews the lease of what the worker works on (or is refused), without the worker noticing it."""
         passed = Boundary("renew", "after", self.identity, boundary.workflow, boundary.token, outcome="committed")
+        held = Claim(str(boundary.workflow), self.identity, boundary.token or 0, lease_seconds=LEASE_SECONDS)
         try:
-            self.engine.renew_lease(
-                Claim(str(boundary.workflow), self.identity, boundary.token or 0, lease_seconds=LEASE_SECONDS)
-            )
+            self.engine.renew_lease(held)
         except LostLease:
             passed = replace(passed, outcome="refused")
         except DatabaseAway as away:
@@ -173,7 +159,7 @@ class _RemembersLast:
 
 
 def watched(database: Database, patience: float, application_name: str) -> Database:
-    """The same database on connections of its own, with a door that remembers the last transaction."""
+    """The same database on separate connections, with a door that remembers the last transaction."""
     return database.twin(patience=patience, application_name=application_name).with_door(_RemembersLast())
 
 
@@ -181,11 +167,9 @@ def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:
     """The engine on connections that only this worker uses; close_lane_engine() closes them."""
     own: Engine = engine.with_hook(engine.hook)
     own.database = watched(engine.database, patience, identity)
-    world = type(engine.world)(
-        watched(engine.world.database, patience, identity), answers=engine.world.answers, fault=engine.world.fault
-    )
-    own.tool = world if engine.tool is engine.world else engine.tool
-    own.world = world
+    given = engine.world
+    own.world = type(given)(watched(given.database, patience, identity), answers=given.answers, fault=given.fault)
+    own.tool = own.world if engine.tool is given else engine.tool
     return own
 
 

@@ -15,11 +15,11 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from ...agents import WORKFLOWS
 from ...database import Database
 from ...engine import Engine
 from ...errors import LaneError
@@ -32,6 +32,8 @@ from .lane_worker import Body, Order, Report, close_lane_engine, engine_of_a_lan
 from .presets import workflows_for
 
 KILLED_BY = 5.0  # seconds in which a process that got SIGKILL has to end
+Prepare = Callable[[str, str], Callable[[], Engine]]
+"""Gives, for the names of a lane and a worker, the function that makes the worker's engine."""
 
 
 class Lane(ABC):
@@ -41,8 +43,8 @@ class Lane(ABC):
     `exit_code` is how the process that was killed last has ended, as the operating system says; a thread has none.
     """
 
-    def __init__(self, name: str, patience: float, reason: Callable[[str], str]) -> None:
-        self.name, self.patience, self._reason = name, patience, reason
+    def __init__(self, name: str, patience: float, reason: Callable[[str], str], prepare: Prepare) -> None:
+        self.name, self.patience, self._reason, self._prepare = name, patience, reason, prepare
         self.identity = ""
         self.standing: Boundary | None = None
         self.alive, self.paused, self.busy = False, False, False
@@ -138,25 +140,21 @@ class Lane(ABC):
 class ThreadLane(Lane):
     """A worker in a thread of this process."""
 
-    def __init__(
-        self, name: str, patience: float, reason: Callable[[str], str], make_engine: Callable[[str, str], Engine]
-    ) -> None:
-        super().__init__(name, patience, reason)
-        self._make_engine = make_engine
-        self._thread: threading.Thread | None = None
-
     def _start(self) -> None:
-        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()  # None: the worker has ended
-        engine = self._make_engine(self.name, self.identity)
-        link = _QueueLink(self._orders, self._reports)
+        self._orders = orders = queue.SimpleQueue[Order]()
+        self._reports = reports = queue.SimpleQueue[Report | None]()  # None: the worker has ended
+        engine = self._prepare(self.name, self.identity)()
+
+        def ask(report: Report) -> Order:
+            reports.put(report)
+            return orders.get()
 
         def work() -> None:
             try:
-                Body(engine, self.identity, link).run()
+                Body(engine, self.identity, ask).run()
             finally:
                 close_lane_engine(engine)
-                link.reports.put(None)
+                reports.put(None)
 
         self._thread = threading.Thread(target=work, name=f"lane-{self.name}", daemon=True)
         self._thread.start()
@@ -177,8 +175,6 @@ class ThreadLane(Lane):
         return report
 
     def _kill(self) -> None:
-        if self._thread is None:
-            return
         self._orders.put("kill")
         self._thread.join(self.patience)
         if self._thread.is_alive():
@@ -186,10 +182,9 @@ class ThreadLane(Lane):
                 f"{self.name} is a thread and {self.why_busy()}. It dies at its next transaction; restart the kernel if it "
                 "never gets there (process lanes can be killed anywhere)."
             )
-        self._thread = None
 
     def _inside(self) -> str:
-        frame = sys._current_frames().get((self._thread and self._thread.ident) or 0)
+        frame = sys._current_frames().get(self._thread.ident or 0)
         stack = traceback.extract_stack(frame) if frame else []
         own = [one for one in stack if f"{os.sep}agentflow{os.sep}" not in one.filename and one.name != "_bootstrap"]
         mine = [one for one in own if not one.filename.startswith(os.path.dirname(threading.__file__))]
@@ -198,26 +193,11 @@ class ThreadLane(Lane):
         return super()._inside()
 
 
-@dataclass(frozen=True)
-class _QueueLink:
-    orders: queue.SimpleQueue[Order]
-    reports: queue.SimpleQueue[Report | None]
-
-    def stand(self, report: Report) -> Order:
-        self.reports.put(report)
-        return self.orders.get()
-
-
 class ProcessLane(Lane):
     """A worker in a separate process, killed with SIGKILL and paused with SIGSTOP."""
 
-    def __init__(
-        self, name: str, patience: float, reason: Callable[[str], str], make_call: Callable[[str, str], LaneCall]
-    ) -> None:
-        super().__init__(name, patience, reason)
-        self._make_call = make_call
-        self._process: BaseProcess | None = None
-        self._connection: Connection[Any, Any] | None = None
+    _process: BaseProcess | None = None
+    _connection: Connection[Order, Report] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -225,10 +205,10 @@ class ProcessLane(Lane):
         return self._process.pid if self._process else None
 
     def _start(self) -> None:
-        call = self._make_call(self.name, self.identity)
-        _check_picklable(call)
+        make_engine = self._prepare(self.name, self.identity)
+        _check_picklable(make_engine)
         self._connection, theirs = Pipe()
-        self._process = processes.start(serve_lane, call, theirs, name=f"lane-{self.name}")
+        self._process = processes.start(serve_lane, make_engine, self.identity, theirs, name=f"lane-{self.name}")
         theirs.close()
 
     def _send(self, order: Order) -> None:
@@ -239,10 +219,7 @@ class ProcessLane(Lane):
 
     def _receive(self, seconds: float) -> Report | None:
         try:
-            if not self._line.poll(seconds):
-                return None
-            report: Report = self._line.recv()
-            return report
+            return self._line.recv() if self._line.poll(seconds) else None
         except (EOFError, OSError) as error:
             raise self._gone() from error
 
@@ -270,7 +247,7 @@ class ProcessLane(Lane):
         os.kill(pid, number)
 
     @property
-    def _line(self) -> Connection[Any, Any]:
+    def _line(self) -> Connection[Order, Report]:
         if self._connection is None:
             raise LaneError(f"{self.name} has no process yet.")
         return self._connection
@@ -288,55 +265,32 @@ class ProcessLane(Lane):
         )
 
 
-@dataclass(frozen=True)
-class LaneCall:
-    """What a worker process has to know to become a lane's worker; everything in it can be pickled."""
-
-    url: str
-    schema: str
-    identity: str
-    label: str
-    setting: Setting
-    policy: Policy
-    patience: float
-    own: dict[str, Workflow]
-    tool: Any = None
+def process_engine(
+    url: str, schema: str, setting: Setting, policy: Policy, own: dict[str, Workflow], tool: Any, label: str,
+    identity: str, patience: float,
+) -> Engine:  # fmt: skip
+    """The engine of a worker in a separate process; everything that it is made from can be pickled."""
+    workflows = workflows_for(setting, label, {**WORKFLOWS, **own})
+    kind = engine_class(setting.without)
+    engine = kind(Database(url, schema), workflows=workflows, policy=policy, tool=tool)
+    return engine_of_a_lane(engine, identity, patience)
 
 
-def serve_lane(call: LaneCall, connection: Connection[Any, Any]) -> None:
+def serve_lane(make_engine: Callable[[], Engine], identity: str, connection: Connection[Report, Order]) -> None:
     """Makes this process the worker of a lane, until it is killed."""
-    database = Database(call.url, call.schema)
-    workflows = workflows_for(call.setting, call.label, {**_steady(), **call.own})
-    engine = engine_class(call.setting.without)(database, workflows=workflows, policy=call.policy, tool=call.tool)
-    Body(engine_of_a_lane(engine, call.identity, call.patience), call.identity, _PipeLink(connection)).run()
+
+    def ask(report: Report) -> Order:
+        connection.send(report)
+        return connection.recv()
+
+    Body(make_engine(), identity, ask).run()
 
 
-@dataclass(frozen=True)
-class _PipeLink:
-    connection: Connection[Any, Any]
-
-    def stand(self, report: Report) -> Order:
-        self.connection.send(report)
-        order: Order = self.connection.recv()
-        return order
-
-
-def _steady() -> dict[str, Workflow]:
-    from ...agents import WORKFLOWS
-
-    return WORKFLOWS
-
-
-def _check_picklable(call: LaneCall) -> None:
+def _check_picklable(make_engine: Callable[[], Engine]) -> None:
     try:
-        pickle.dumps(call)
+        pickle.dumps(make_engine)
     except Exception as error:
         raise LaneError(
             f"a worker process cannot be given the workflow or tool ({error}): process lanes need functions that can be "
             "imported from a module. Use thread lanes for functions of a notebook."
         ) from error
-
-
-def own_functions(engine: Engine) -> dict[str, Workflow]:
-    """The engine's workflows that a worker process does not have already."""
-    return {name: function for name, function in engine.workflows.items() if _steady().get(name) is not function}

@@ -6,16 +6,16 @@ Faults are recorded in the history of the workflow that they strike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...engine import Engine, is_embedded
 from ...errors import AlreadyFinished, BadSchedule, EventRefused
 from ...model import Boundary
 from ...server import Server, default_home
 from ...statements import Statement
+from ..history.entries import Row
 from ..history.faults import fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
@@ -24,7 +24,6 @@ from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
 from .presets import events_of
 
-Row = Mapping[str, Any]
 NO_ROW: Row = {
     "status": "gone", "waiting_for": None, "finished_at": None, "lease_owner": None, "leased": False, "postponed": False,
 }  # fmt: skip
@@ -60,16 +59,12 @@ class Moved:
     trouble: str = ""
 
     def __repr__(self) -> str:
-        """Like str(): a notebook shows it, and identities of workers differ from run to run."""
-        return str(self)
-
-    def __str__(self) -> str:
+        """In words, without the identities of workers: a notebook shows it, and they differ from run to run."""
         if self.passed is None:
             return f"{self.move}: {self.said or self.trouble or 'nothing passed'}"
-        place = f"{self.ended}; " if self.ended else ""
-        after = "after it" if self.standing and self.standing.edge == "after" else "before"
-        where = f"stands {after}" + (f" {self.standing.name}" if after == "before" and self.standing else "")
-        return f"{self.move}: {self.passed.name} {self.passed.outcome}; {place}{where}"
+        ended, at = f"{self.ended}; " if self.ended else "", self.standing
+        where = "after it" if at and at.edge == "after" else f"before {at.name}" if at else "before"
+        return f"{self.move}: {self.passed.name} {self.passed.outcome}; {ended}stands {where}"
 
 
 class Maker:
@@ -86,7 +81,7 @@ class Maker:
         return Moved(move, passed, asked_last(self.engine, passed), workflow=passed.workflow)
 
     def make(self, move: Move) -> Moved:
-        """The move was made, once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
+        """Makes the move once. Raises BadSchedule if it cannot be made here, LaneError, DatabaseAway."""
         if move.verb in ("go", "halt", "renew") or fault(move.verb).loses:
             return self._order(move)
         made: Moved = getattr(self, f"_{move.verb}")(move)
@@ -103,11 +98,10 @@ class Maker:
         if move.verb == "renew" and not (at and at.workflow):
             raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
         moved = self.moved(move, lane.tell(move.verb))
-        if kind.loses and at and at.workflow:
-            self._record(at.workflow, move.verb, at, at.subject)
-            said = "" if moved.passed or moved.trouble else kind.turn.format(who=move.lane)
-            return replace(moved, said=said)
-        return moved
+        if not kind.loses or not at or not at.workflow:
+            return moved
+        self._record(at.workflow, move.verb, at, at.subject)
+        return replace(moved, said="" if moved.passed or moved.trouble else kind.turn.format(who=move.lane))
 
     def moved(self, move: Move, report: Report) -> Moved:
         """What the lane's report says that the move did."""
@@ -147,34 +141,23 @@ class Maker:
     def _pause(self, move: Move) -> Moved:
         lane = self.crew.lane(move.lane)
         at = self.place(lane)
-        lane.pause()
-        return self._placed(move, at, f"{move.lane} is paused{_where(at)}")
-
-    def _resume(self, move: Move) -> Moved:
-        lane = self.crew.lane(move.lane)
-        at = self.place(lane)
-        lane.resume()
-        return self._placed(move, at, f"{move.lane} wakes up{_where(at)}")
-
-    def _placed(self, move: Move, at: Boundary | None, said: str) -> Moved:
-        """Records what happened to the worker there, if the place belongs to a workflow."""
+        (lane.pause if move.verb == "pause" else lane.resume)()
         if at and at.workflow:
             self._record(at.workflow, move.verb, at, at.place)
-        standing = self.crew.standing(move.lane)
-        return Moved(move, standing=standing, workflow=at.workflow if at else None, said=said)
+        said = fault(move.verb).turn.format(who=move.lane) + _where(at)
+        return Moved(move, standing=self.crew.standing(move.lane), workflow=at.workflow if at else None, said=said)
+
+    _resume = _pause
 
     def _expire(self, move: Move) -> Moved:
-        return self._age(move, lambda row: row["leased"], "lease")
-
-    def _due(self, move: Move) -> Moved:
-        return self._age(move, lambda row: row["postponed"], "back-off")
-
-    def _age(self, move: Move, can_end: Callable[[Row], bool], noun: str) -> Moved:
+        can_end, noun = ("leased", "lease") if move.verb == "expire" else ("postponed", "back-off")
         workflow_id = whose(move, self.rows(), can_end, noun)
         with suppress(AlreadyFinished):  # another worker has ended it meanwhile, so there is nothing left to age
             self.engine.expire_lease(workflow_id)
         asked = asked_last(self.engine, Boundary("expire", "after"))
         return Moved(move, asked=asked, workflow=workflow_id, said=f"the {noun} of {workflow_id} ends")
+
+    _due = _expire
 
     def _deliver(self, move: Move) -> Moved:
         workflow_id = addressee(move, self.setting.workflow, self.rows())
@@ -229,12 +212,14 @@ def _where(at: Boundary | None) -> str:
     return f" {at.place}" if at else ""
 
 
-def whose(move: Move, rows: Mapping[str, Row], can_end: Callable[[Row], bool], noun: str) -> str:
-    """Returns the id of the workflow whose lease or back-off the move ends. `rows` stand in the order of their numbers.
+def whose(move: Move, rows: Mapping[str, Row], can_end: str, noun: str) -> str:
+    """Returns the id of the workflow whose lease or back-off the move ends: one with `can_end` in its row.
+
+    `rows` are in the order of their numbers.
 
     Raises BadSchedule if it has none, or if several have one and the move does not name the workflow.
     """
-    found = [name for name, row in rows.items() if can_end(row)]
+    found = [name for name, row in rows.items() if row[can_end]]
     if move.request:
         chosen = list(rows)[move.request - 1]
         if chosen not in found:

@@ -14,12 +14,13 @@ from ...engine import Engine, is_embedded
 from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
+from ..history.entries import Row
 from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
-from .moves import Maker, Moved, Row
+from .moves import Maker, Moved
 from .presets import inputs_for
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
@@ -30,7 +31,7 @@ class Stepper:
 
     Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
-    `engine` says where, and brings own workflows and an own tool; the setting takes guards away. No move waits longer
+    `engine` gives the database, the workflows and the tool; the setting takes guards away. No move waits longer
     than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
     """
 
@@ -64,8 +65,6 @@ class Stepper:
         or DatabaseAway at the move that cannot be made: what came before it stays.
         """
         schedule = parse(line) if isinstance(line, str) else line
-        inputs_for(schedule.setting, self._given.workflows)
-        weakened(self._given, schedule.setting)
         done: list[Moved] = []
         with self._moving():
             self.reset(schedule.setting)
@@ -106,7 +105,9 @@ class Stepper:
         with self._moving():
             left, moves = self.left_by(lane), self.recovery(lane)
             done = [moved for move in moves for moved in self.move(move)]
-            while self._still_open(left) and done[-1].ended in ("completed", "failed", "waiting", "lost"):
+            while done[-1].ended in ("completed", "failed", "waiting", "lost"):
+                if all(row["status"] != "ready" for row in self._maker.rows(left).values()):
+                    break
                 done += self.move(moves[-1])
             return done
 
@@ -149,8 +150,12 @@ class Stepper:
             return noted
 
     def reset(self, setting: Setting | None = None) -> None:
-        """Ends all workers and empties the laboratory; the next move begins anew. Raises DatabaseAway, NotALaboratory."""
+        """Ends all workers and empties the laboratory; the next move begins anew.
+
+        Raises BadSchedule before anything is touched if the setting cannot be played; DatabaseAway, NotALaboratory.
+        """
         chosen = setting or self.setting
+        inputs_for(chosen, self._given.workflows)
         weakened(self._given, chosen)
         with self._moving():
             self._answers()
@@ -275,14 +280,13 @@ class Stepper:
                 lane.standing = None
 
     def _make(self, move: Move) -> Iterator[Moved]:
-        """Each transaction or fault of the move, made and noted one after the other."""
-        if move.verb == "go" and move.times != 1:
-            yield from self._many(move)
-        else:
-            yield self._note(self._maker.make(move))
+        """Makes and notes each transaction or fault of the move, one after the other.
 
-    def _many(self, move: Move) -> Iterator[Moved]:
-        """So many transactions, or all to the end of what the worker works on, which is noted as one move."""
+        All transactions to the end of what the worker works on are noted as one move.
+        """
+        if move.verb != "go" or move.times == 1:
+            yield self._note(self._maker.make(move))
+            return
         before = len(self.moves)
         for _ in range(move.times or MAX_TIMES):
             moved = self._note(self._maker.make(Move("go", move.lane)))
@@ -313,22 +317,15 @@ class Stepper:
         """The workflow's number, where a move has to say it."""
         return self.workflows.index(workflow_id) + 1 if self.setting.requests > 1 else None
 
-    def _still_open(self, names: list[str]) -> bool:
-        return any(self._maker.row(name)["status"] == "ready" for name in names)
-
     def _in_order(self, done: Sequence[Moved]) -> list[Moved]:
         """What the workers of a race did, in the order in which the database saw it; what wrote no entry comes last."""
         queue = sorted(self.workflows, key=lambda name: self._maker.row(name)["next_run_at"])
         entries = [self._commit(entry) for name in queue for entry in self.engine.history(name)]
 
         def commit(moved: Moved) -> Commit | None:
-            passed = moved.passed
-            its = [
-                one
-                for one in entries
-                if passed and (one.workflow, one.transaction) == (passed.workflow, passed.transaction)
-                if one.token in (passed.token, None)  # the world's entries have no token
-            ]
+            passed = moved.passed or Boundary("", "after")
+            its = [one for one in entries if (one.workflow, one.transaction) == (passed.workflow, passed.transaction)]
+            its = [one for one in its if one.token in (passed.token, None)]  # the world's entries have no token
             return its[-1] if its else None
 
         return sorted_by_commit(done, commit, entries)

@@ -93,9 +93,9 @@ def test_a_lease_that_ended_unseen_ends_before_the_next_claim(engine: Engine) ->
     assert (told.bands[0].how, told.bands[0].end) == ("expired", column(told, "claim", 1) - 0.5)
 
 
-def test_each_renewal_is_kept_on_its_lease(entries: Of) -> None:
+def test_each_renewal_is_a_mark_and_its_lease_goes_on(entries: Of) -> None:
     told = read_story(entries("renewals"))
-    assert [len(band.renewals) for band in told.bands] == [5]
+    assert [(band.who, len(marks(told, "renew"))) for band in told.bands] == [("A", 5)]
 
 
 def test_a_cancelled_workflow_takes_the_lease_from_a_worker_that_lives(entries: Of) -> None:
