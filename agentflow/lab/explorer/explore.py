@@ -120,6 +120,7 @@ def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: 
         _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
         findings = tuple(_findings(graph, plan.setting))
+        reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
     finally:
         cache.close()
     return plan.report(reached, findings, graph)
