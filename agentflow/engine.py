@@ -43,11 +43,7 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        where = database.url.render_as_string(hide_password=False)
-        world = Database(
-            where, database.schema, patience=database.patience, application_name=database.application_name,
-            door=database.door,
-        )  # fmt: skip
+        world = database.twin()
         world.give_up = database.give_up  # a worker that is told to stop waits for neither
         self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
@@ -166,7 +162,7 @@ class Engine(Transactions):
             "p_workflow": workflow_id, "p_event": event, "p_subject": at, "p_worker": worker, "p_token": token,
             "p_detail": None,
         }  # fmt: skip
-        self.database.transact("fault", params, Boundary("fault", "before", worker, workflow_id, token, at))
+        self.database.transact(Boundary("fault", "before", worker, workflow_id, token, at), params)
 
     def reliability_metrics(self) -> dict[str, Any]:
         """The reliability figures from the rows alone; see evidence.reliability_metrics()."""
@@ -187,7 +183,7 @@ class Engine(Transactions):
                 f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
-        self.database.transact("reset", {}, Boundary("reset", "before"))
+        self.database.transact(Boundary("reset", "before"), {})
 
     def close(self) -> None:
         """Closes every connection and thread of this engine."""

@@ -83,7 +83,7 @@ class SimulatedTool:
         log_event(event, transaction="tool", **where, **more)
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self.database.transact(name, params, Boundary(name, "before"))[0]
+        return self.database.transact(Boundary(name, "before"), params)[0]
 
 
 def no_answer(name: str, lost: str) -> TimeoutError:
