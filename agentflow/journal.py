@@ -11,18 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from .errors import (
-    CrashInjected,
-    DeterminismError,
-    Postponed,
-    StepFailed,
-    StepMisuse,
-    Stopping,
-    Suspend,
-    ToolRefused,
-    UnfaithfulValue,
-    describe_failure,
-)
+from . import errors
 from .model import ActionIntent, Checkpoint, Claim, Tool
 from .run import interrupted
 from .transactions import Transactions
@@ -74,7 +63,7 @@ class ClaimedJournal:
         if pending and (kind, step_id) != ("side_effect", pending.key):
             raise self._mismatch(f"planned action {pending.key!r}", f"{kind} {step_id!r}")
         if self.stopping():
-            raise Stopping
+            raise errors.Stopping
         return None
 
     def record(self, step_id: str, value: Any) -> Any:
@@ -88,15 +77,15 @@ class ClaimedJournal:
 
         A value that cannot be stored and a misused step fail at once: another try would only repeat them.
         """
-        failure, policy = describe_failure(error), self.engine.policy
+        failure, policy = errors.describe_failure(error), self.engine.policy
         attempt = self.attempts + 1
-        if attempt < policy.max_attempts and not isinstance(error, UnfaithfulValue | StepMisuse):
+        if attempt < policy.max_attempts and not isinstance(error, errors.UnfaithfulValue | errors.StepMisuse):
             self._postpone(step_id, failure, attempt)
         claim = self.engine.checkpoint(
             self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail()
         )
         self._advance(claim)
-        raise StepFailed(claim.workflow_id, step_id, failure)
+        raise errors.StepFailed(claim.workflow_id, step_id, failure)
 
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
         """Plans the action, carries it out at least once, acknowledges it, and returns the tool's result.
@@ -109,16 +98,16 @@ class ClaimedJournal:
             known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
             if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
-        except ToolRefused as refusal:
-            failure = describe_failure(refusal)
+        except errors.ToolRefused as refusal:
+            failure = errors.describe_failure(refusal)
             self._acknowledge(key, None, failure)
-            raise StepFailed(self.claim.workflow_id, key, failure) from refusal
-        except CrashInjected:
+            raise errors.StepFailed(self.claim.workflow_id, key, failure) from refusal
+        except errors.CrashInjected:
             raise
         except BaseException as unknown:  # a tool that exits is a tool that did not answer
             if interrupted(unknown):
                 raise
-            self._postpone(key, describe_failure(unknown), self.attempts + 1)
+            self._postpone(key, errors.describe_failure(unknown), self.attempts + 1)
         self._acknowledge(key, result, None)
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
 
@@ -129,7 +118,7 @@ class ClaimedJournal:
             self.claim, step_id, name, state=state, detail=self._detail()
         )
         if not arrived:
-            raise Suspend(step_id, name)
+            raise errors.Suspend(step_id, name)
         self._advance(claim)
         return payload
 
@@ -187,7 +176,7 @@ class ClaimedJournal:
     def _postpone(self, step_id: str, failure: dict[str, Any], attempt: int) -> NoReturn:
         delay = self.engine.policy.delay(attempt)
         self.engine.postpone(self.claim, step_id, failure, delay)
-        raise Postponed(step_id, attempt, delay)
+        raise errors.Postponed(step_id, attempt, delay)
 
     def _advance(self, claim: Claim) -> None:
         """The next write expects one checkpoint more."""
@@ -198,8 +187,8 @@ class ClaimedJournal:
         done = {checkpoint.step_id for checkpoint in self.recorded if checkpoint.kind == "side_effect"}
         return next((intent for key, intent in self.intents.items() if key not in done), None)
 
-    def _mismatch(self, recorded: str, asked: str) -> DeterminismError:
-        return DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
+    def _mismatch(self, recorded: str, asked: str) -> errors.DeterminismError:
+        return errors.DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
 
     def _detail(self) -> str | None:
         """Once per recovery, for the history: how many calls were replayed, and how long that took in ms."""
