@@ -44,7 +44,7 @@ STATUS_OF = {
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     said = {
-        403: "AppEngine under a foreign name or from a foreign page",
+        403: "Asked under a foreign name or from a foreign page",
         404: "There is no such workflow",
         409: "Another request came first; the sentence says which",
         413: "The body is too large",

@@ -14,7 +14,7 @@ from . import evidence
 from .agents import DEFAULT_ACTION, DEFAULT_WORKFLOW, WORKFLOWS, answers_of
 from .database import Database
 from .errors import CrashInjected, NotALaboratory
-from .migrations import LABORATORY_MARK, migrate
+from .migrations import is_laboratory, migrate
 from .model import ActionIntent, Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .renewals import Renewals
 from .run import Workflow
@@ -178,7 +178,7 @@ class Engine(Transactions):
 
     def reset_database(self) -> None:
         """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""
-        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
+        if not is_laboratory(self.database):
             raise NotALaboratory(
                 f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."

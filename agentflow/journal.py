@@ -17,24 +17,16 @@ from .run import interrupted
 from .transactions import Transactions
 from .values import fingerprint, to_json
 
-States = Mapping[str, str]
-
 
 class ClaimedJournal:
     """The recorded calls of one claimed workflow, and the way to add to them.
 
-    `states` names the state after a step id; `stopping` says whether this worker has been asked to stop.
+    `stopping` tells whether this worker has been asked to stop; `states` names the state after a step id.
     """
 
-    def __init__(
-        self,
-        engine: Transactions,
-        claim: Claim,
-        tool: Tool,
-        states: States,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.engine, self.claim, self.tool, self.states, self.stopping = engine, claim, tool, states, stopping
+    def __init__(self, engine: Transactions, claim: Claim, tool: Tool, stopping: Callable[[], bool]) -> None:
+        self.engine, self.claim, self.tool, self.stopping = engine, claim, tool, stopping
+        self.states: Mapping[str, str] = {}
         self.recorded: list[Checkpoint] = []
         self.intents: dict[str, ActionIntent] = {}
         self.cursor, self.attempts = 0, claim.attempts
@@ -48,13 +40,9 @@ class ClaimedJournal:
         """Returns the recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
-            asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
-            if (asked.kind, asked.step_id, asked.waited_for) != (
-                checkpoint.kind,
-                checkpoint.step_id,
-                checkpoint.waited_for,
-            ):
-                raise self._mismatch(str(checkpoint), str(asked))
+            event = action if kind == "wait" else None
+            if (kind, step_id, event) != (checkpoint.kind, checkpoint.step_id, checkpoint.waited_for):
+                raise self._mismatch(str(checkpoint), str(Checkpoint(0, step_id, kind, waited_for=event)))
             if kind == "side_effect":
                 self._check_action(self.intents[step_id], action, arguments)
             self.cursor += 1
@@ -113,10 +101,8 @@ class ClaimedJournal:
 
     def wait(self, step_id: str, name: str) -> Any:
         """Returns the event's payload, checkpointed. Raises Suspend if the workflow was parked instead."""
-        state = self.states.get(step_id)
-        claim, arrived, payload = self.engine.wait_for_event(
-            self.claim, step_id, name, state=state, detail=self._detail()
-        )
+        told = {"state": self.states.get(step_id), "detail": self._detail()}
+        claim, arrived, payload = self.engine.wait_for_event(self.claim, step_id, name, **told)
         if not arrived:
             raise errors.Suspend(step_id, name)
         self._advance(claim)
@@ -130,33 +116,24 @@ class ClaimedJournal:
         """Checks that every recorded call and planned action was asked for. Raises DeterminismError."""
         if self.cursor < len(self.recorded):
             raise self._mismatch(str(self.recorded[self.cursor]), "the end of the workflow")
-        pending = self._pending()
-        if pending:
+        if pending := self._pending():
             raise self._mismatch(f"planned action {pending.key!r}", "the end of the workflow")
 
     def _plan(self, name: str, key: str, arguments: Any) -> tuple[ActionIntent, bool]:
-        planned = self.intents.get(key)
-        if planned is None:
-            planned = self.engine.create_action_intent(
-                self.claim,
-                key,
-                name,
-                arguments,
-                state=self.states.get(f"{key}:planned", "ACTION_PENDING"),
-                detail=self._detail(),
-            )
-            self.intents[key] = planned
-            return planned, False
-        self._check_action(planned, name, arguments)
-        return planned, True
+        if planned := self.intents.get(key):
+            self._check_action(planned, name, arguments)
+            return planned, True
+        state = self.states.get(f"{key}:planned", "ACTION_PENDING")
+        self.intents[key] = self.engine.create_action_intent(
+            self.claim, key, name, arguments, state=state, detail=self._detail()
+        )
+        return self.intents[key], False
 
     def _check_action(self, planned: ActionIntent, name: str, arguments: Any) -> None:
         where = {"workflow": self.claim.workflow_id, "step": planned.key}
         if planned.action != name or fingerprint(arguments, **where) != fingerprint(planned.arguments, **where):
-            raise self._mismatch(
-                f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}",
-                f"action {planned.key!r}: {name} {arguments!r:.200}",
-            )
+            recorded = f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}"
+            raise self._mismatch(recorded, f"action {planned.key!r}: {name} {arguments!r:.200}")
 
     def _ask_world(self, intent: ActionIntent, tool: Tool) -> tuple[bool, Any]:
         """Whether the world remembers the key, and the result, if the policy is to look it up and the tool can."""

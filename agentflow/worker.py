@@ -36,7 +36,7 @@ def carry(
 
     Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
     """
-    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, {}, stopping)
+    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
     try:
         journal.states = getattr(function, "states", {})
         if claim.fence_token > 1 or loaded:

@@ -15,7 +15,7 @@ from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
 from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
-from ...migrations import LABORATORY_MARK, migrate
+from ...migrations import is_laboratory, migrate
 from ...model import Policy
 from ...requests import read_requests
 from ...server import Server
@@ -97,8 +97,7 @@ def _empty(engine: Engine) -> None:
 
 def _drop(database: Database, missing: SchemaMissing) -> None:
     """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
-    if not laboratory or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
+    if not is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
     with database.session() as session:
         both = f'"{database.schema}", "{database.schema}{WORLD_SUFFIX}"'
@@ -144,8 +143,7 @@ def server_of_its_own(name: str) -> Iterator[tuple[Engine, Server]]:
 
 def _is_unused(database: Database) -> bool:
     """Whether the schema is unmarked and holds no workflow: then it may become a laboratory."""
-    purpose = database.read("purpose", {})[0]["purpose"]
-    return bool(purpose != LABORATORY_MARK and database.read("metrics", {})[0]["workflows_total"] == 0)
+    return not is_laboratory(database) and database.read("metrics", {})[0]["workflows_total"] == 0
 
 
 def doctor(engine: Engine) -> list[str]:
