@@ -150,11 +150,8 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
     }.get(how, "Run `agentflow migrate`.")
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
-        says = (
-            "a laboratory: `agentflow reset` may"
-            if is_laboratory(database)
-            else "not a laboratory: `agentflow reset` will not"
-        )
+        marked = is_laboratory(database)
+        says = "a laboratory: `agentflow reset` may" if marked else "not a laboratory: `agentflow reset` will not"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
 
 

@@ -285,12 +285,12 @@ PROVOKED: dict[str, Provocation] = {
     "same step twice": (
         "DuplicateStep",
         lambda e: raised_inside(e, lambda run: [run.step("s", lambda: 1) for _ in "ab"]),
-        ["'w-1'", "step 's'", "add a counter to the id"],
+        ["'w-1'", "step 's'", "Add a counter to the id"],
     ),
     "same step twice by hand": (
         "DuplicateStep",
         twice_by_hand,
-        ["'w-1'", "call 2", "step 'train'", "add a counter to the id"],
+        ["'w-1'", "call 2", "step 'train'", "Add a counter to the id"],
     ),
     "nested step": (
         "StepMisuse",
@@ -393,7 +393,7 @@ def test_server_that_was_never_started_says_what_to_do(tmp_path: Path) -> None:
 def test_failed_workflow_keeps_its_errors_next_step_in_the_row(engine: Engine) -> None:
     start(engine, lambda run, _: [run.step("s", lambda: 1) for _ in "ab"], workflow_id="w-1")
     assert turn(engine) == "failed"
-    assert "add a counter to the id" in workflow(engine, "w-1")["error"]["message"]
+    assert "Add a counter to the id" in workflow(engine, "w-1")["error"]["message"]
 
 
 # -- names that people see
