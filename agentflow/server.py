@@ -188,20 +188,6 @@ class Server:
         """Crashes the database on purpose: no checkpoint, no goodbye; the next start recovers from the WAL."""
         self._halt("immediate")
 
-    def version(self) -> str:
-        """PostgreSQL's version, as `18.6`."""
-        return self.settings("server_version")["server_version"]
-
-    def settings(self, *names: str) -> dict[str, str]:
-        """Returns these settings of the server; by default those that let a commit survive a power cut.
-
-        Raises ServerError when it does not answer.
-        """
-        try:
-            return {name: self._query(f"SHOW {name}")[0].decode() for name in names or DURABLE}
-        except psycopg.OperationalError as error:
-            raise ServerError(f"PostgreSQL in {self.home} does not answer; call start(). {error}") from error
-
     # Below: the inside. All that changes something is called under the file lock.
 
     def _query(self, sql: str, database: str = "postgres") -> list[bytes]:

@@ -14,12 +14,12 @@ from .people import CANCEL, CREATE, DELIVER, REQUEUE
 from .progress import ACKNOWLEDGE, CHECKPOINT, COMPLETE, FAIL, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
 from .reads import FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
-from .statement import COUNT, DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, channel, quoted
+from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
-    "ALL_STATEMENTS", "BY_PERSON", "COUNT", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES",
-    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "channel", "quoted", "show_sql",
+    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES", "TRANSACTIONS",
+    "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
 ]  # fmt: skip
 
 
