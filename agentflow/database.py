@@ -152,9 +152,8 @@ class Database:
                 raise
             else:
                 _log(rows, boundary)
-                none = (
-                    "refused" if boundary.workflow else "committed"
-                )  # no row of this workflow; an empty claim is none
+                # No row of the workflow means that it was refused; a claim names none, and may find nothing.
+                none = "refused" if boundary.workflow else "committed"
                 after(rows[0].get("outcome", "committed") if rows else none, **_claimed(boundary, rows))
                 return rows, in_doubt
             self.give_up.wait(pause)

@@ -218,12 +218,7 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    condition = (
-        " ".join(line.strip() for line in GUARD.splitlines())
-        .removeprefix("WHERE ")
-        .replace("%(", ":")
-        .replace(")s", "")
-    )
+    condition = " ".join(GUARD.split()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 

@@ -22,9 +22,8 @@ from ..migrations import migrate
 from ..run import Workflow
 
 FIRST_NOTEBOOK = Path("notebooks", "00-start-here.ipynb")
-JUPYTER = (
-    Path(__file__).parent.parent / "jupyter"
-)  # configuration without which JupyterLab asks whether it may fetch news
+# Configuration without which JupyterLab asks whether it may fetch news.
+JUPYTER = Path(__file__).parent.parent / "jupyter"
 
 
 def course_folder() -> Path | None:

@@ -31,7 +31,7 @@ SELECT to_regclass(%(p_version)s) IS NOT NULL AS versioned,
 
 
 def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
-    """Gives the schema today's tables, whoever else migrates it at the same time; a second call changes nothing.
+    """Gives the schema today's tables, even if others migrate it at the same time; a second call changes nothing.
 
     `laboratory=True` marks it as a laboratory, whose rows may be reset; `course=True` as the one that keeps a learner's
     answers, which cannot become a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it

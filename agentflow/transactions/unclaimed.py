@@ -32,7 +32,7 @@ class UnclaimedTransactions:
     # -- creating and reading ------------------------------------------------------------------------------------------
 
     def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
-        """Creates the workflow once, whoever else creates it with this id; returns its row as get_workflow() shows it.
+        """Creates the workflow once, even if others create it with this id; returns its row as get_workflow() shows it.
 
         `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
         if the id belongs to another name or input.
