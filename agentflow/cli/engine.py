@@ -227,7 +227,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
     """
     database = find_database(schema, patience=COMMAND_PATIENCE)
-    _exists(database)
+    _check_that_it_exists(database)
     figures = Engine(database).write_reliability_report()
     if as_json:
         print_json(figures)
@@ -244,7 +244,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     raise typer.Exit(bool(doubled))
 
 
-def _exists(database: Database) -> None:
+def _check_that_it_exists(database: Database) -> None:
     """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
     database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
     there = "SELECT oid FROM pg_namespace WHERE nspname = :name"

@@ -46,9 +46,6 @@ READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METR
 ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES
 
 
-def show_sql(name: str, schema: str | None = None) -> str:
-    """The text of a statement, as PostgreSQL gets it; without a schema, the table names stand alone."""
-    statement = ALL_STATEMENTS[name]
-    if schema is not None:
-        return statement.render(schema)
-    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", statement.text)
+def show_sql(name: str) -> str:
+    """The text of a statement as PostgreSQL gets it, except that tables are named without their schema."""
+    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", ALL_STATEMENTS[name].text)
