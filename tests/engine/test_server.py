@@ -301,7 +301,7 @@ def test_a_short_link_in_a_folder_that_others_could_change_is_not_used(
     third = Path(ours.host()).parent
     assert len({squatted, second, third}) == 3 and Path(ours.host()).parent == third
     monkeypatch.setattr(server.os, "geteuid", lambda: third.stat().st_uid + 1)
-    with pytest.raises(ServerError, match="Somebody else holds"):
+    with pytest.raises(ServerError, match="Another user owns"):
         ours.host()
 
 
