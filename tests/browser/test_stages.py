@@ -142,7 +142,7 @@ def test_the_gap_is_opened_closed_and_understood_by_clicks(sits: Callable[[str, 
     learner.predicts("forgotten-key", "2. two effects")
     learner.predicts("without-an-intent", "1. the effect is doubled")
     learner.run_to('stage.reveal("without-an-intent")')
-    learner.sees("that the intent protects the effect")
+    learner.sees("the intent protected the effect")
     learner.run_to("stage.summary(")
     learner.sees("Predicted: 3 of 3. Right: 2.")
     assert learner.world() == closed

@@ -26,7 +26,7 @@ from agentflow.lab.course import prompts as ask
 from agentflow.lab.course import record, stages
 from agentflow.lab.course.judging import NOT_SOLVED
 from agentflow.lab.course.lesson import LATE, STAYS, Lesson
-from agentflow.lab.course.outline import MAX_HINTS, Exercise, Option, Outline, Question
+from agentflow.lab.course.outline import MAX_HINTS, RIGHT, Exercise, Outline, Question
 from agentflow.lab.course.record import (
     PASSED,
     WORKFLOWS_OF_THE_COURSE,
@@ -114,7 +114,7 @@ def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answ
     assert ask.OPEN in said
     because = stage.outline.question(ASKED).because
     assert because not in said
-    assert all(option.misconception[:20] not in said for option in stage.outline.question(ASKED).options[:2])
+    assert all(idea[:20] not in said for idea in stage.outline.question(ASKED).options.values() if idea != RIGHT)
     assert shown(stage.reveal(ASKED)).startswith("It is 3: one effect, tool called twice.")
 
 
@@ -166,7 +166,7 @@ def test_again_opens_every_question_and_keeps_the_earlier_answers(stage: Lesson,
     assert ask.OPEN in shown(stage.predict(ASKED))
     stage.predict(ASKED, answer=3)
     assert "predicted it" in shown(stage.reveal(ASKED))
-    assert [kept.read(name).answer(ASKED) for name in kept.rounds(START)] == [
+    assert [one.answer(ASKED) for one in kept.rounds(START)] == [
         {"answer": 3, "sure": "guess"},
         {"answer": 2, "sure": "guess"},
     ]
@@ -272,7 +272,7 @@ def test_answers_that_an_earlier_version_kept_are_still_read(schema: str, kept: 
 
 def test_a_round_of_an_older_edition_goes_on_with_its_own_questions(kept: Record) -> None:
     """Its row waits for a question that is gone; the new question is asked, answered and revealed all the same."""
-    old = replace(stages.outline(START), questions=(Question("gone", "Gone?", (Option("yes"),), ""),))
+    old = replace(stages.outline(START), questions=(Question("gone", "Gone?", {"yes": RIGHT}, ""),))
     kept.begin(old, 1)
     opened = course.stage(START)
     opened.predict(ASKED, answer=3)
@@ -426,7 +426,7 @@ def test_while_the_database_is_away_no_cell_waits_for_it_again(stage: Lesson, mo
 def test_another_question_of_an_answered_round_needs_another_round(stage: Lesson) -> None:
     """Somebody who predicted one thing and read on is not told that a run from the top opens the other."""
     stage.outline = replace(
-        stage.outline, questions=(*stage.outline.questions, Question("b", "B?", (Option("yes"),), ""))
+        stage.outline, questions=(*stage.outline.questions, Question("b", "B?", {"yes": RIGHT}, ""))
     )
     stage.predict(ASKED, answer=3)
     stage.reveal("b")
@@ -582,12 +582,12 @@ def test_a_cell_that_is_run_again_leaves_no_widget_behind(stage: Lesson) -> None
 @pytest.mark.parametrize("told", stages.COURSE, ids=lambda told: str(told.name))
 def test_an_outline_is_whole(told: Outline) -> None:
     for question in told.questions:
-        assert [bool(option.misconception) for option in question.options].count(False) == 1, question.name
+        assert list(question.options.values()).count(RIGHT) == 1, question.name
         assert 2 <= len(question.options) <= 5
         assert question.because.endswith(".")
-        for option in question.options:
-            assert not option.misconception or re.fullmatch(r"[^.]+\. In fact[ ,][^.]+", option.misconception), option
-            assert not option.says.endswith(".")
+        for option, idea in question.options.items():
+            assert idea == RIGHT or re.fullmatch(r"[^.]+\. In fact[ ,][^.]+", idea), option
+            assert not option.endswith(".")
     names = [thing.name for thing in (*told.questions, *told.exercises)]
     assert len(names) == len(set(names))
     assert all(1 <= len(exercise.hints) <= MAX_HINTS for exercise in told.exercises)

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from agentflow import Engine
-from agentflow.lab.course import stages
+from agentflow.lab.course import judging, stages
 from agentflow.lab.course.checks import CheckFailed
 from agentflow.lab.course.judging import NOT_SOLVED, judged
-from agentflow.lab.course.stages import the_acknowledgment_gap as the_gap
 from agentflow.lab.laboratory.scratch_schema import new_name
 from tests.conftest import rows
 from tests.solutions import suspend_and_resume, the_acknowledgment_gap
@@ -40,7 +39,7 @@ def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(
         made.append(new_name(prefix))
         return made[-1]
 
-    monkeypatch.setattr(the_gap, "new_name", named)
+    monkeypatch.setattr(judging, "new_name", named)
     for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
         assert judged(KEY, make, engine).startswith("Solved")
     assert judged(KEY, stub, engine) == NOT_SOLVED

@@ -29,14 +29,16 @@ def moves_of(mission: Mission, line: str) -> Schedule:
 
 
 @pytest.mark.parametrize("mission", MISSIONS, ids=[str(mission.setting) for mission in MISSIONS])
-def test_the_line_to_begin_with_breaks_the_engine_and_the_shortest_is_the_explorers(url: str, mission: Mission) -> None:
-    assert broken_by(url, moves_of(mission, mission.line)).moves == mission.moves
-    assert broken_by(url, moves_of(mission, mission.line)).sentence
+def test_the_line_to_begin_with_breaks_the_engine_and_the_shortest_is_the_explorers(
+    engine: Engine, mission: Mission
+) -> None:
+    assert broken_by(engine, moves_of(mission, mission.line)).moves == mission.moves
+    assert broken_by(engine, moves_of(mission, mission.line)).sentence
     found = explore(without=mission.setting.without, names=mission.setting.names, progress=False).findings[0]
     assert found.moves == mission.shortest < mission.moves
-    shortest = broken_by(url, found.schedule)
+    shortest = broken_by(engine, found.schedule)
     assert (shortest.moves, shortest.sentence) == (mission.shortest, found.sentence)
-    assert not broken_by(url, replace(found.schedule, setting=replace(mission.setting, without=()))).sentence
+    assert not broken_by(engine, replace(found.schedule, setting=replace(mission.setting, without=()))).sentence
 
 
 def test_a_seed_draws_the_same_engine_for_everybody_and_each_is_drawn_by_some_seed() -> None:
@@ -45,8 +47,8 @@ def test_a_seed_draws_the_same_engine_for_everybody_and_each_is_drawn_by_some_se
     assert {draw(seed).setting for seed in range(30)} == {mission.setting for mission in MISSIONS}
 
 
-def test_harm_that_would_need_more_moves_does_not_count(url: str) -> None:
-    held = broken_by(url, moves_of(KEYLESS, "A*5 A! expire B"))
+def test_harm_that_would_need_more_moves_does_not_count(engine: Engine) -> None:
+    held = broken_by(engine, moves_of(KEYLESS, "A*5 A! expire B"))
     assert (held.moves, held.sentence) == (8, "")
     assert held.ended == "request-1 is ACTION_PENDING, attempts 1, effects 1"
 
@@ -63,8 +65,8 @@ def test_the_line_to_beat_is_beaten_and_one_that_is_as_long_is_not_enough(engine
     assert rows(engine, "SELECT * FROM {s}.workflows") == []
 
 
-def test_who_broke_the_engine_gets_no_advice_for_a_workflows_own_code(url: str) -> None:
-    broke = broken_by(url, moves_of(DRAWN, "A B A*2 B*3"))
+def test_who_broke_the_engine_gets_no_advice_for_a_workflows_own_code(engine: Engine) -> None:
+    broke = broken_by(engine, moves_of(DRAWN, "A B A*2 B*3"))
     assert broke.guilty.endswith("asked for step 'classify' again)")
 
 

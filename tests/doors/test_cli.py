@@ -473,7 +473,7 @@ def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, 
 
 
 def test_report_on_an_empty_schema_says_where_else_workflows_may_be(run: Run, engine: Engine) -> None:
-    said = f"There are no workflows in schema {engine.database.schema}; the notebooks have schemas of their own"
+    said = f"There are no workflows in schema {engine.database.schema}; the notebooks have their own schemas"
     assert said in run("report").stdout
     done = run("report", "--json")
     assert json.loads(done.stdout)["workflows_total"] == 0

@@ -61,7 +61,7 @@ def test_standard_input_is_a_request_a_line() -> None:
         ("a.csv", b"request\nfine\na\0b\n", 3, "NUL"),
         ("a.jsonl", b'"fine"\n{"request": \n', 2, "is not JSON"),
         ("a.jsonl", b'"fine"\n{"other": "x"}\n', 2, "no member 'request'"),
-        ("a.jsonl", b'{"request": 7}\n', 1, "gives int"),
+        ("a.jsonl", b'{"request": 7}\n', 1, "has int as the request"),
         ("a.jsonl", b'"\\ud800"\n', 1, "lone surrogate"),
         ("a.jsonl", b'"fine"\n"a\\u0000b"\n', 2, "NUL"),
         ("a.txt", b"fine\n\xff\n", 2, "not UTF-8"),

@@ -220,7 +220,7 @@ def test_same_id_twice_in_one_run_is_refused_and_the_second_call_records_nothing
     assert turn(engine) == "failed"
     row = workflow(engine, workflow_id)
     assert row["error"]["type"] == "DuplicateStep"
-    assert "add a counter to the id" in row["error"]["message"]
+    assert "Add a counter to the id" in row["error"]["message"]
     assert [step["step_id"] for step in steps(engine, workflow_id)] == [first[1]]
     assert len(effects(engine)) == (first[0] == "act")
 

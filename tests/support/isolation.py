@@ -60,7 +60,7 @@ def tool_call(database: Database, call: Any) -> Call:
     return asked(database, lambda world: world(call), SimulatedTool)
 
 
-class Session(lab.Session):
+class Session(lab.HeldSession):
     """One connection with its own backend, which runs one statement at a time. Idle ones are used again."""
 
     _idle: ClassVar[dict[str, list[tuple[psycopg.Connection[dict[str, Any]], ThreadPoolExecutor]]]] = defaultdict(list)

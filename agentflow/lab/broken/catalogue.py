@@ -16,20 +16,7 @@ from ...engine import Engine
 from ...errors import AgentFlowError
 from ...journal import ClaimedJournal
 from ...statements import ALL_STATEMENTS, COUNTED, GUARDED, Statement
-from .overrides import (
-    READ_EVENTS,
-    READ_FENCE,
-    READ_RUNNABLE,
-    AcknowledgesFirst,
-    KeyAtExecution,
-    KeyFromPosition,
-    MarksFirst,
-    NoKey,
-    PlansAfterwards,
-    ReadsBeforeClaiming,
-    ReadsEvents,
-    ReadsFence,
-)
+from . import overrides
 
 _OWNER = "\n      AND lease_owner = %(p_worker)s"
 _TOKEN = "\n      AND fence_token = %(p_token)s"
@@ -93,12 +80,12 @@ _GUARDS = (
         "idempotency_key",
         "The tool is called without a key, so the world cannot know that it was asked before.",
         "crewAIInc/crewAI#5802",
-        engine=NoKey,
+        engine=overrides.NoKey,
     ),
     Broken(
         "intent",
         "The action is planned only after the tool was called, so a crash between leaves no trace of what was meant.",
-        journal=PlansAfterwards,
+        journal=overrides.PlansAfterwards,
     ),
     Broken(
         "fence_token",
@@ -121,8 +108,7 @@ _GUARDS = (
     Broken(
         "checkpoint_count",
         "Writes do not compare how many checkpoints there are, so the same call may be recorded at two positions.",
-        None,
-        _without(_COUNT, *COUNTED),
+        edits=_without(_COUNT, *COUNTED),
     ),
     Broken(
         "skip_locked",
@@ -133,13 +119,13 @@ _GUARDS = (
     Broken(
         "checkpoint_after_step",
         "The step is marked as done before it is run, so after a crash a result is replayed that nobody computed.",
-        journal=MarksFirst,
+        journal=overrides.MarksFirst,
     ),
     Broken(
         "acknowledge_after_tool",
         "The action is acknowledged before the tool is called, so after a crash nobody calls it any more.",
         "taskiq-python/taskiq#222",
-        journal=AcknowledgesFirst,
+        journal=overrides.AcknowledgesFirst,
     ),
 )
 
@@ -148,21 +134,21 @@ _OTHERS = (
         "key_from_position",
         "The key counts the calls that this run executes; a successor, which replays some, counts to another number.",
         "openclaw/openclaw#127378",
-        journal=KeyFromPosition,
+        journal=overrides.KeyFromPosition,
     ),
     Broken(
         "key_at_execution",
         "The key is made at the moment of the call (here from the token), so each call brings a key of its own.",
         "square/square-mcp-server#31",
-        engine=KeyAtExecution,
+        engine=overrides.KeyAtExecution,
     ),
     Broken(
         "fence_read_first",
         "Token, owner and lease are read by one statement and trusted by the next: what was read may be old by then.",
         "sipyourdrink-ltd/bernstein#5908",
         _FOUR,
-        (READ_FENCE,),
-        engine=ReadsFence,
+        (overrides.READ_FENCE,),
+        engine=overrides.ReadsFence,
     ),
     Broken(
         "claim_reads_first",
@@ -172,14 +158,13 @@ _OTHERS = (
             Edit("claim", "WHERE status = 'ready'\n" + _ORDERED, "WHERE id = %(p_next)s\n      AND status = 'ready'\n"),
             Edit("claim", _RISES, "SET fence_token = %(p_read_token)s + 1"),
         ),
-        (READ_RUNNABLE,),
-        engine=ReadsBeforeClaiming,
+        (overrides.READ_RUNNABLE,),
+        engine=overrides.ReadsBeforeClaiming,
     ),
     Broken(
         "claim_without_lock",
         "A claim reads and writes in one statement but locks nothing between, so it writes over a claim that it waited for.",
-        None,
-        (
+        edits=(
             Edit("claim", "\n    FOR NO KEY UPDATE SKIP LOCKED"),
             Edit("claim", "SELECT id,\n", "SELECT id,\n           fence_token AS read_token,\n"),
             Edit("claim", _RISES, "SET fence_token = read_token + 1"),
@@ -212,8 +197,8 @@ _OTHERS = (
         "The events are looked at in one statement and the workflow parked by the next: what comes between wakes nobody.",
         "aikirun/aiki#173",
         (Edit("wait", _HAS_EVENT, "%(p_seen)s", 7),),
-        (READ_EVENTS,),
-        engine=ReadsEvents,
+        (overrides.READ_EVENTS,),
+        engine=overrides.ReadsEvents,
         setting="workflow=research_agent",
     ),
     Broken(
@@ -270,22 +255,18 @@ def texts(without: Iterable[str], schema: str) -> dict[str, str]:
     Raises AgentFlowError if a statement does not have what is to be taken from it, or two of them change the same words.
     """
     several = chosen(without)
-    changed = {edit.statement: _statement(edit.statement).text for broken in several for edit in broken.edits}
+    changed = {edit.statement: ALL_STATEMENTS[edit.statement].text for broken in several for edit in broken.edits}
     # A mistake in the guard's place first: a guard's own clause may then be gone already.
     for broken in sorted(several, key=lambda broken: broken.name in GUARDS):
         for edit in broken.edits:
             changed[edit.statement] = _apply(edit, changed[edit.statement], broken.name)
-    statements = {name: replace(_statement(name), text=text) for name, text in changed.items()}
+    statements = {name: replace(ALL_STATEMENTS[name], text=text) for name, text in changed.items()}
     statements |= {statement.name: statement for broken in several for statement in broken.adds}
     return {name: statement.render(schema) for name, statement in statements.items()}
 
 
-def _statement(name: str) -> Statement:
-    return ALL_STATEMENTS[name]
-
-
 def _apply(edit: Edit, text: str, name: str) -> str:
-    found = _statement(edit.statement).text.count(edit.old)
+    found = ALL_STATEMENTS[edit.statement].text.count(edit.old)
     if found != edit.times:
         raise AgentFlowError(
             f"The engine without {name} cannot be made: statement {edit.statement!r} contains {edit.old.strip()!r} {found} times "

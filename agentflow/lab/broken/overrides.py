@@ -94,9 +94,7 @@ class KeyAtExecution(Engine):
 class ReadsFence(Engine):
     """Compares the claim in a separate statement, before each write."""
 
-    def _guarded(
-        self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
-    ) -> DictRow:
+    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         mine, _ = self.database.transact(self._boundary("read_fence", claim, subject), who, self.hook)
         if not mine:
@@ -115,9 +113,7 @@ class ReadsBeforeClaiming(Engine):
 class ReadsEvents(Engine):
     """Reads whether the event has come in a separate statement."""
 
-    def _guarded(
-        self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
-    ) -> DictRow:
+    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         if name == "wait":
             which = {"p_workflow": claim.workflow_id, "p_subject": subject}
             seen, _ = self.database.transact(self._boundary("read_events", claim, subject), which, self.hook)

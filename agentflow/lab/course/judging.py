@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,16 +89,30 @@ def a_kind(value: Any) -> str:
     return IN_WORDS.get(type(value).__name__, f"a {type(value).__name__}")
 
 
+def text_of(call: Callable[[], Any], when: str, wanted: str, nothing: str = "does it end with `return`?") -> str:
+    """The text that the learner's function returns. Raises CheckFailed for anything else; `wanted` says what to return."""
+    found = answer_of(call, when)
+    if found is None:
+        raise CheckFailed(f"Your function returns nothing (None): {nothing}")
+    if not isinstance(found, str):
+        raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. {wanted}")
+    return found
+
+
+@contextmanager
+def engine_aside(near: Engine, **options: Any) -> Iterator[Engine]:
+    """An engine on the server of `near`, with options of Engine, in a schema that is dropped afterwards."""
+    url = near.database.url.render_as_string(hide_password=False)
+    with own_schema(url, new_name("exercise")) as database, closing(Engine(database, policy=PATIENT, **options)) as own:
+        yield own
+
+
 # -- the learner's schedule --------------------------------------------------------------------------------------------
 
 
 def schedule_of(line: Callable[[], Any]) -> Schedule:
     """The schedule that the learner's function returns as a line of text. Raises CheckFailed for anything else."""
-    text = answer_of(line, "when it was called")
-    if text is None:
-        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
-    if not isinstance(text, str):
-        raise CheckFailed(f"Your function returns {a_kind(text)}, {shown(text)}. Return a schedule, such as 'A* B*'.")
+    text = text_of(line, "when it was called", "Return a schedule, such as 'A* B*'.")
     try:
         schedule = parse(text)
     except BadSchedule as error:
@@ -121,10 +136,7 @@ class Tried:
 
 
 def tried(schedule: Schedule, engine: Engine) -> Tried:
-    """Plays the schedule on the server of `engine`, in a schema that is dropped afterwards; what became of request-1.
-
-    Raises CheckFailed if it cannot be played to its end.
-    """
+    """Plays the schedule aside; what became of request-1. Raises CheckFailed if it cannot be played to its end."""
     made: Counter[str] = Counter()
 
     def count(name: str, answer: Any) -> Any:
@@ -132,18 +144,13 @@ def tried(schedule: Schedule, engine: Engine) -> Tried:
         return answer
 
     workflows = {**WORKFLOWS, "support_agent": support_agent_with(WatchedModel(count))}
-    url = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(url, new_name("tried")) as database:
-        own = Engine(database, workflows=workflows, policy=PATIENT)
+    with engine_aside(engine, workflows=workflows) as own:
         try:
             with Stepper(own) as stepper:
                 stepper.play(schedule)
-            row, history = own.get_workflow("request-1") or {}, canonical(own.history("request-1"))
-            return Tried(row, history, dict(made))
         except (BadSchedule, LaneError) as error:
             raise CheckFailed(f"Your schedule cannot be played to its end: {_why(error)}") from None
-        finally:
-            own.close()
+        return Tried(own.get_workflow("request-1") or {}, canonical(own.history("request-1")), made)
 
 
 def _why(error: BadSchedule | LaneError) -> str:

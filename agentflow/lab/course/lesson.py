@@ -7,6 +7,7 @@ nothing is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...errors import AgentFlowError
@@ -18,7 +19,7 @@ from . import stages
 from .judging import NOT_SOLVED, is_number, judged
 from .outline import SURE, Exercise, Outline, Question
 from .prompts import AGAIN, Hints, Prompt
-from .record import PASSED, SOLVED, Record, StageRecord, predicted, the_record
+from .record import PASSED, SOLVED, Kept, Record, StageRecord, predicted, the_record
 
 LATE = "Too late: the answer has been revealed, so this one was not recorded."
 STAYS = "Your first answer stays."
@@ -28,9 +29,7 @@ def stage(name: str) -> Lesson:
     """Opens the stage of this notebook where the learner left it. Raises LookupError if the course has no such stage."""
     outline = stages.outline(name)
     laboratory.let_go("course", "record")  # the first cell, run again, finds a server that was started anew
-    lesson = Lesson(outline, the_record)
-    lesson.open_round()
-    return lesson
+    return Lesson(outline, the_record)
 
 
 def progress() -> Notes:
@@ -54,9 +53,6 @@ class Lesson:
         self._hints: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}  # how many hints were shown, also while nothing can be kept
         self._revealed: set[str] = set()  # also while nothing can be kept
-
-    def open_round(self) -> None:
-        """Goes on with the newest round; a round that was read through without a prediction is followed by another."""
         self._record.open_round()
 
     # -- questions ---------------------------------------------------------------------------------------------------
@@ -68,9 +64,8 @@ class Lesson:
         """
         question = self.outline.question(name)
         note = self.answer(name, answer, sure) if answer is not None else ""
-        prompt = Prompt(question, self._record, lambda number, how: self.answer(name, number, how), note)
+        prompt = self._prompts[name] = Prompt(question, self._record, partial(self.answer, name), note)
         laboratory.keep("ask", f"{self.outline.name}/{name}", prompt)
-        self._prompts[name] = prompt
         return prompt
 
     def answer(self, name: str, answer: Any, sure: Any = SURE[0]) -> str:
@@ -93,7 +88,7 @@ class Lesson:
         question = self.outline.question(name)
         kept = self._record.keep(predicted(name), None)
         self._revealed.add(name)
-        lines = [f"It is {question.right}: {question.options[question.right - 1].says}. {question.because}"]
+        lines = [f"It is {question.right}: {list(question.options)[question.right - 1]}. {question.because}"]
         if kept and (given := kept.answer(name)):
             lines.append(_compared(question, given))
         if name in self._prompts:
@@ -103,15 +98,13 @@ class Lesson:
     def summary(self) -> Notes:
         """Shows what was predicted and what was right, with the ideas behind the wrong answers."""
         kept = self._record.this_round()
-        answers = {question: kept.answer(question.name) for question in self.outline.questions} if kept else {}
-        given = {question: answer for question, answer in answers.items() if answer}
+        given = _answers(self.outline, kept) if kept else []
         if not given:
             return self._notes(["You predicted nothing in this stage.", AGAIN])
-        wrong = [(question, answer) for question, answer in given.items() if answer["answer"] != question.right]
+        wrong = [(question, answer) for question, answer in given if answer["answer"] != question.right]
         lines = [f"Predicted: {len(given)} of {len(self.outline.questions)}. Right: {len(given) - len(wrong)}."]
         lines += [f"{question.ask} {_compared(question, answer)}" for question, answer in wrong]
-        rows = [_predicted_row(question, answer) for question, answer in given.items()]
-        return self._notes(lines, Table(rows, "your predictions"))
+        return self._notes(lines, Table([_predicted_row(*one) for one in given], "your predictions"))
 
     def again(self) -> Notes:
         """Starts another round, in which every question is open; the earlier answers are kept beside it."""
@@ -125,9 +118,8 @@ class Lesson:
 
     def exercise(self, name: str) -> Hints:
         """Shows the exercise's hints one at a time, and whether it is solved."""
-        hints = Hints(self.outline.exercise(name), self._record, lambda: self.hint(name))
+        hints = self._hints[name] = Hints(self.outline.exercise(name), self._record, lambda: self.hint(name))
         laboratory.keep("hints", f"{self.outline.name}/{name}", hints)
-        self._hints[name] = hints
         return hints
 
     def hint(self, name: str) -> Notes:
@@ -182,12 +174,18 @@ class Lesson:
         return f"{self.outline.title}: {self.outline.minutes} minutes, questions: {questions}, exercises: {exercises}"
 
 
+def _answers(outline: Outline, kept: Kept) -> list[tuple[Question, Mapping[str, Any]]]:
+    """The questions that were answered in this round, each with its answer."""
+    answers = ((question, kept.answer(question.name)) for question in outline.questions)
+    return [(question, answer) for question, answer in answers if answer]
+
+
 def _compared(question: Question, given: Mapping[str, Any]) -> str:
     """What was predicted, and if it is wrong, the idea behind it and what is so instead."""
     if given["answer"] == question.right:
         return f"You predicted it ({given['sure']})."
-    option = question.options[given["answer"] - 1]
-    return f"You answered {given['answer']} ({given['sure']}): {option.says}. That would be true if {option.misconception}."
+    option, misconception = list(question.options.items())[given["answer"] - 1]
+    return f"You answered {given['answer']} ({given['sure']}): {option}. That would be true if {misconception}."
 
 
 def _predicted_row(question: Question, given: Mapping[str, Any]) -> Row:
@@ -197,8 +195,7 @@ def _predicted_row(question: Question, given: Mapping[str, Any]) -> Row:
 
 def _progress_row(record: StageRecord) -> Row:
     outline, kept = record.outline, record.predicted()
-    answers = [(question, kept.answer(question.name)) for question in outline.questions] if kept else []
-    right = sum(bool(given and given["answer"] == question.right) for question, given in answers)
+    right = sum(given["answer"] == question.right for question, given in _answers(outline, kept)) if kept else 0
     solved = sum(SOLVED in kept.events for kept in map(record.exercise, outline.exercises) if kept)
     return {
         "stage": outline.name,

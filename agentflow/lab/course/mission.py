@@ -12,8 +12,6 @@ from typing import Any
 from ...engine import Engine
 from ..broken.catalogue import BROKEN
 from ..history.words import counted
-from ..laboratory.laboratory import PATIENT
-from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.notes import Notes
 from ..schedule.grammar import LANES, Move, Schedule, Setting, deliver, parse
 from ..schedule.moves import Moved
@@ -21,6 +19,7 @@ from ..schedule.presets import PLAYABLE
 from ..schedule.stepper import Stepper
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, Mover, Transition, violations
 from ..verify.snapshot import Rows, read_rows
+from .judging import engine_aside
 
 TAKE_OVERS = 9  # so often a fresh worker goes on, before a workflow counts as stuck
 
@@ -108,36 +107,24 @@ class _Watch:
                 raise _Fell
 
 
-def broken_by(url: str, schedule: Schedule) -> Broke:
-    """Plays the line in its own schema, which is dropped afterwards. Returns what the line led to.
+def broken_by(near: Engine, schedule: Schedule) -> Broke:
+    """Plays the line on the server of `near`, in a schema that is dropped afterwards. Returns what the line led to.
 
     After its last move a fresh worker does all it can; what it cannot finish is stuck, and then every move counts. Raises
     AgentFlowError for a line that cannot be played.
     """
-    with own_schema(url, new_name("mission")) as database:
-        engine = Engine(database, policy=PATIENT)
+    with engine_aside(near) as engine, Stepper(engine) as stepper:
+        watch = _Watch(stepper)
+        stepper.reset(schedule.setting)
+        stepper.watch = watch
         try:
-            with Stepper(engine) as stepper:
-                return _played(stepper, schedule)
-        finally:
-            engine.close()
-
-
-def _played(stepper: Stepper, schedule: Schedule) -> Broke:
-    watch = _Watch(stepper)
-    stepper.reset(schedule.setting)
-    stepper.watch = watch
-    try:
-        for move in schedule.moves:
-            stepper.move(move)
-    except _Fell:
-        return Broke(watch.moves, watch.sentence, watch.guilty)
-    ended = _in_words(watch.rows)
-    try:
-        _finish(stepper, watch)
-    except _Fell:
-        return Broke(watch.moves, watch.sentence, watch.guilty)
-    return Broke(watch.moves, ended=ended)
+            for move in schedule.moves:
+                stepper.move(move)
+            ended = _in_words(watch.rows)
+            _finish(stepper, watch)
+        except _Fell:
+            return Broke(watch.moves, watch.sentence, watch.guilty)
+        return Broke(watch.moves, ended=ended)
 
 
 def _finish(stepper: Stepper, watch: _Watch) -> None:

@@ -5,7 +5,7 @@ Read `stages/start_here.py` next: it is one stage, filled in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,30 +13,32 @@ SURE = ("guess", "fairly sure", "certain")
 MAX_HINTS = 3
 
 
-@dataclass(frozen=True)
-class Option:
-    """One thing that may be predicted. Without a `misconception` it is the right one.
-
-    The misconception follows "That would be true if": the idea behind the answer, then "In fact" and what is so instead.
-    """
-
-    says: str
-    misconception: str = ""
+RIGHT = ""
+"""In a question, beside the right option: nothing is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question before a reveal; exactly one option is right, and `because` explains it at the reveal."""
+    """A question before a reveal; exactly one option is RIGHT, and `because` explains it at the reveal.
+
+    Beside every other option is its misconception, which follows "That would be true if": the idea behind the answer, then
+    "In fact" and what is so instead.
+    """
 
     name: str
     ask: str
-    options: tuple[Option, ...]
+    options: Mapping[str, str]
     because: str
 
     @property
     def right(self) -> int:
         """The number of the right option, counted from 1."""
-        return next(n for n, option in enumerate(self.options, 1) if not option.misconception)
+        return list(self.options.values()).index(RIGHT) + 1
+
+    @property
+    def numbered(self) -> list[str]:
+        """The options, each after its number."""
+        return [f"{number}. {option}" for number, option in enumerate(self.options, 1)]
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Exercise:
     name: str
     hints: tuple[str, ...]
     judge: Callable[..., str]
+
+
+def exercise_of(judge: Callable[..., str], *hints: str) -> Exercise:
+    """The exercise of this judge, which has its name."""
+    return Exercise(judge.__name__, hints, judge)
 
 
 Named = TypeVar("Named", "Question", "Exercise", "Outline")

@@ -96,9 +96,8 @@ class Prompt(_Shown):
         """Whether it was answered (and how), is open or was revealed; and what went wrong."""
         given = kept.answer(self.question.name) if kept else None
         if given:
-            now = (
-                f"You answered {given['answer']} ({given['sure']}): {self.question.options[given['answer'] - 1].says}."
-            )
+            option = list(self.question.options)[given["answer"] - 1]
+            now = f"You answered {given['answer']} ({given['sure']}): {option}."
         elif kept and kept.is_closed(self.question.name):
             now = f"{CLOSED} {AGAIN}"
         else:
@@ -118,7 +117,7 @@ class Prompt(_Shown):
     def build(self) -> widgets.VBox:
         """The question, its options, a button for each degree of confidence, and its state."""
         asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
-        numbered = [(f"{n}. {option.says}", n) for n, option in enumerate(self.question.options, 1)]
+        numbered = [(option, number) for number, option in enumerate(self.question.numbered, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
         self._buttons = [self._button(sure) for sure in SURE]
         self._standing = widgets.HTML()
@@ -148,13 +147,13 @@ class Prompt(_Shown):
 
     def to_html(self) -> str:
         """The question, its options and its state, without the style sheet."""
-        options = "".join(f"<li>{as_html(option.says)}</li>" for option in self.question.options)
+        options = "".join(f"<li>{as_html(option)}</li>" for option in self.question.options)
         standing = as_html(self.standing(self.record.this_round()))
         return f"<p><b>{as_html(self.question.ask)}</b></p><ol>{options}</ol><p>{standing}</p>"
 
     def __repr__(self) -> str:
-        numbered = [f"  {number}. {option.says}" for number, option in enumerate(self.question.options, 1)]
-        return "\n".join([self.question.ask, *numbered, self.standing(self.record.this_round())])
+        options = [f"  {option}" for option in self.question.numbered]
+        return "\n".join([self.question.ask, *options, self.standing(self.record.this_round())])
 
 
 class Hints(_Shown):

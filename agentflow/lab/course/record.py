@@ -8,7 +8,7 @@ hint that was shown is an event of it. A notebook never waits for these workflow
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,7 +58,7 @@ class Kept:
     @property
     def number(self) -> int:
         """Which round of its stage this is, counted from 1."""
-        return int(self.id.rpartition(":")[2])
+        return _number(self.id)
 
     def answer(self, question: str) -> Mapping[str, Any] | None:
         """The learner's answer, `answer` and `sure`, or None."""
@@ -75,14 +75,13 @@ class Kept:
         return any(given is not None for name, given in self.events.items() if name.startswith(predicted("")))
 
     @property
-    def is_blank(self) -> bool:
-        """Whether the stage was read through without a prediction: nothing is lost if another round begins."""
-        return bool(self.events) and not self.has_answers
-
-    @property
     def hints(self) -> int:
         """How many hints were shown."""
         return sum(name.startswith("hint ") for name in self.events)
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition(":")[2])
 
 
 class Record:
@@ -91,23 +90,18 @@ class Record:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def rounds(self, stage: str) -> list[str]:
-        """The ids of all rounds of this stage, the newest first."""
+    def rounds(self, stage: str) -> Iterator[Kept]:
+        """All rounds of this stage, the newest first."""
         rows = self.engine.list_workflows(prefix=f"{stage}:", limit=MANY)
-        return sorted((row["id"] for row in rows), key=lambda one: -Kept(one, {}).number)
-
-    def newest(self, stage: str) -> Kept | None:
-        """The newest round of this stage, or None."""
-        return next(map(self.read, self.rounds(stage)), None)
+        yield from map(self.read, sorted((row["id"] for row in rows), key=_number, reverse=True))
 
     def predicted(self, stage: str) -> Kept | None:
         """The newest round of this stage in which anything was predicted."""
-        found = (self.read(name) for name in self.rounds(stage))
-        return next((kept for kept in found if kept.has_answers), None)
+        return next((kept for kept in self.rounds(stage) if kept.has_answers), None)
 
     def finished(self, stage: str) -> bool:
         """Whether the checks of this stage passed, in any round."""
-        return any(PASSED in self.read(name).events for name in self.rounds(stage))
+        return any(PASSED in kept.events for kept in self.rounds(stage))
 
     def begin(self, outline: Outline, number: int) -> Kept:
         """Starts the round of this number, or returns it if it exists."""
@@ -162,7 +156,7 @@ class StageRecord:
 
     def open_round(self) -> Kept | None:
         """Goes on with the newest round, or begins another if that one was read through without a prediction."""
-        return self._enter(lambda newest: newest.is_blank)
+        return self._enter(lambda newest: bool(newest.events) and not newest.has_answers)
 
     def next_round(self) -> Kept | None:
         """Begins another round, in which nothing is predicted yet."""
@@ -198,7 +192,7 @@ class StageRecord:
         """Takes the newest round, or the one after it if there is none or it is over."""
 
         def choose(record: Record) -> Kept:
-            newest = record.newest(self.outline.name)
+            newest = next(record.rounds(self.outline.name), None)
             if newest and not is_over(newest):
                 return newest
             return record.begin(self.outline, newest.number + 1 if newest else 1)

@@ -114,12 +114,11 @@ def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
     """A laboratory of this name for one cell after another; its schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
         agent = CountedAgent(Path(folder) / "executions")
-        engine = Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)
-        try:
-            with Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper:
-                yield AtlasBench(engine, stepper, agent)
-        finally:
-            engine.close()
+        with (
+            closing(Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)) as engine,
+            Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper,
+        ):
+            yield AtlasBench(engine, stepper, agent)
 
 
 class AtlasBench:
@@ -182,7 +181,7 @@ class AtlasBench:
         """Kills a process that does the job from the top, and lets another do it from the top."""
         job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
         retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
-        return self._counted(cell, **vars(retried)) if retried else replace(cell, state="missing")
+        return self._counted(cell, **retried) if retried else replace(cell, state="missing")
 
     def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
         """Adds the counts of the world's rows and of the steps' own notes to the cell."""

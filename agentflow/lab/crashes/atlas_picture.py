@@ -31,14 +31,11 @@ def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
     body = [*_heads(atlas), _rule(78.5, right)]
     for boundary, y in rows.items():
         body += _names(boundary, y)
-        body += [
-            _cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live)
-            for number, guards in enumerate(atlas.guard_sets)
-        ]
+        for number, guards in enumerate(atlas.guard_sets):
+            body.append(_cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live))
     body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas.kills)]
-    body += [
-        f'<text x="190" y="{bottom + 44 + 16 * n:g}" class="m">{escaped(note)}</text>' for n, note in enumerate(notes)
-    ]
+    for number, note in enumerate(notes):
+        body.append(f'<text x="190" y="{bottom + 44 + 16 * number:g}" class="m">{escaped(note)}</text>')
     size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
     text = atlas.text()
     svg = frame("\n".join(body), label=TITLE, text=text, **size)
@@ -82,8 +79,8 @@ def _heads(atlas: AtlasResult) -> Iterator[str]:
             yield f'<text x="{x}" y="{72 - 13 * line}" class="c{bold}" font-size="11">{escaped(words)}</text>'
 
 
-def _rule(y: float, right: float) -> str:
-    return f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{RULE}" stroke-width="1" fill="none"/>'
+def _rule(y: float, right: float, ink: str = RULE, width: int = 1) -> str:
+    return f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{ink}" stroke-width="{width}" fill="none"/>'
 
 
 def _names(boundary: str, y: float) -> Iterator[str]:
@@ -124,7 +121,7 @@ def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     """One effect: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
     loud = cell.boundary in GAP
     x -= 0 if cell.completed else 20
-    yield _diamond(x - 9, y, 5, fill=INK if loud else MUTE)
+    yield _diamond(x - 9, y, 5, INK if loud else MUTE)
     yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">1</text>'
     if not cell.completed:
         yield f'<text x="{x + 22:g}" y="{y + 4:g}" class="b" font-size="11">stuck</text>'
@@ -132,26 +129,21 @@ def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
 
 def _doubled(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     yield f'<rect x="{x - 46:g}" y="{y - 10:g}" width="92" height="20" fill="{INK}"/>'
-    yield _diamond(x - 9, y, 8, stroke=PAPER, width=1.5)
-    yield _diamond(x - 9, y, 4.5, fill=PAPER)
+    yield _diamond(x - 9, y, 8, "none", PAPER, 1.5)
+    yield _diamond(x - 9, y, 4.5, PAPER)
     yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="inv c" font-size="14">{cell.effects}</text>'
 
 
 def _lost(x: float, y: float) -> Iterator[str]:
     yield from _hatched(x - 46, y - 10, 92, 20)
     yield f'<rect x="{x - 20:g}" y="{y - 7.5:g}" width="40" height="15" fill="{PAPER}"/>'
-    yield _diamond(x - 9, y, 6, stroke=INK, width=1.5, dashed=True)
+    yield _diamond(x - 9, y, 6, "none", INK, 1.5, ' stroke-dasharray="2 1.6"')
     yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="c b" font-size="14">0</text>'
 
 
-def _diamond(
-    x: float, y: float, r: float, *, fill: str = "none", stroke: str = INK, width: float = 0, dashed: bool = False
-) -> str:
-    dash = ' stroke-dasharray="2 1.6"' if dashed else ""
-    return (
-        f'<path d="M{x:g} {y - r:g}l{r:g} {r:g}l-{r:g} {r:g}l-{r:g}-{r:g}z" stroke="{stroke}" stroke-width="{width:g}" '
-        f'fill="{fill}"{dash}/>'
-    )
+def _diamond(x: float, y: float, r: float, fill: str, stroke: str = INK, width: float = 0, dash: str = "") -> str:
+    path = f"M{x:g} {y - r:g}l{r:g} {r:g}l-{r:g} {r:g}l-{r:g}-{r:g}z"
+    return f'<path d="{path}" stroke="{stroke}" stroke-width="{width:g}" fill="{fill}"{dash}/>'
 
 
 def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
@@ -160,28 +152,25 @@ def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
     for across in range(6, int(wide + high), 6):
         low, far = min(across, high), min(across, wide)
         lines.append(f"M{x + across - low:g} {y + low:g}L{x + far:g} {y + across - far:g}")
+    inner = f'x="{x + 0.8:g}" y="{y + 0.8:g}" width="{wide - 1.6:g}" height="{high - 1.6:g}"'
     yield f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" fill="{INK}" opacity=".07"/>'
     yield f'<path d="{"".join(lines)}" stroke="{INK}" stroke-width="1.2" opacity="0.5" fill="none"/>'
-    yield (
-        f'<rect x="{x + 0.8:g}" y="{y + 0.8:g}" width="{wide - 1.6:g}" height="{high - 1.6:g}" fill="none" '
-        f'stroke="{INK}" stroke-width="1.6"/>'
-    )
+    yield f'<rect {inner} fill="none" stroke="{INK}" stroke-width="1.6"/>'
 
 
-def _gap_rules(rows: dict[str, float], right: float) -> Iterator[str]:
+def _gap_edges(rows: dict[str, float]) -> list[float]:
+    """Where the two rules around the gap lie; empty if no row lies between them."""
     there = [y for boundary, y in rows.items() if boundary in GAP]
-    for y in (there[0] - 16, there[-1] + 16) if there else ():
-        yield f'<path d="M10 {y:g}L{right:g} {y:g}" stroke="{INK}" stroke-width="2" fill="none"/>'
+    return [there[0] - 16, there[-1] + 16] if there else []
 
 
 def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
     """Rules around the gap, a bracket, and the picture's one box."""
-    there = [y for boundary, y in rows.items() if boundary in GAP]
-    if not there:
+    if not (edges := _gap_edges(rows)):
         return
-    top, low = there[0] - 16, there[-1] + 16
+    top, low = edges
     middle = (top + low) / 2
-    yield from _gap_rules(rows, right + 8)
+    yield from (_rule(y, right + 8, INK, 2) for y in edges)
     yield f'<path d="M{right + 2:g} {top:g}h10v{low - top:g}h-10" stroke="{INK}" stroke-width="3" fill="none"/>'
     yield f'<path d="M{right + 12:g} {middle:g}L{right + 20:g} {middle:g}" stroke="{INK}" stroke-width="3" fill="none"/>'
     yield f'<rect x="{right + 20:g}" y="{middle - 31:g}" width="190" height="62" rx="3" fill="{INK}"/>'
@@ -193,7 +182,7 @@ def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
 def _key(bottom: float, kills: int) -> Iterator[str]:
     """What the marks mean, on one line."""
     y = bottom + 22.5
-    yield _diamond(190, bottom + 18.5, 5, fill=MUTE)
+    yield _diamond(190, bottom + 18.5, 5, MUTE)
     yield f'<text x="204" y="{y:g}" class="m">1 effect, right</text>'
     yield f'<rect x="314" y="{y - 12:g}" width="30" height="16" fill="{INK}"/>'
     yield f'<text x="329" y="{y + 1:g}" class="inv c" font-size="13">2</text>'
@@ -215,7 +204,8 @@ def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
     """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
-    parts += [_rule(78.5, GUTTER), *_gap_rules(rows, GUTTER), _rule(bottom, GUTTER), _killed(bottom, kills)]
+    parts += [_rule(78.5, GUTTER), *(_rule(y, GUTTER, INK, 2) for y in _gap_edges(rows))]
+    parts += [_rule(bottom, GUTTER), _killed(bottom, kills)]
     svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
     svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
     return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)

@@ -25,6 +25,10 @@ BOUNDARIES = ("before claim", *PATH)
 STALE_WORKER = PRESETS["stale worker"].line
 TWO_CLAIMS = "without=claim_reads_first A B A B"
 """Two schedules without a kill that show what two columns of an atlas cannot: the fence, and the locked claim."""
+_NOTES = {
+    "fence_token": f"A kill cannot show what the fence is for: a stale worker does, {STALE_WORKER}",
+    "claim_reads_first": f"Nor what a claim in one statement is for: two at once do, {TWO_CLAIMS}",
+}
 
 
 @dataclass(frozen=True)
@@ -45,30 +49,22 @@ class GuardSet:
         """The name on one line."""
         return " ".join(self.lines)
 
-    def effects_after(self, boundary: str) -> int | None:
-        """How many business effects a kill at this boundary should leave; None if the engine has no such boundary."""
-        return self.predicted.get(boundary, 1)
 
-
-def _set(name: str, *lines: str, **predicted: int) -> GuardSet:
-    return GuardSet(
-        lines, (name,), predicted={where.replace("_", " "): effects for where, effects in predicted.items()}
-    )
-
-
+_CHECKPOINTED = [where for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")]
 GUARD_SETS = (
     GuardSet(("all guards",)),
-    _set("fence_token", "no fence"),
-    _set("claim_reads_first", "claim reads,", "then writes"),
-    _set("idempotency_key", "no idempotency", "key", after_tool=2, before_acknowledge=2),
-    _set("acknowledge_after_tool", "acknowledge", "before the tool", before_tool=0, after_acknowledge=0),
+    GuardSet(("no fence",), ("fence_token",)),
+    GuardSet(("claim reads,", "then writes"), ("claim_reads_first",)),
+    GuardSet(("no idempotency", "key"), ("idempotency_key",), predicted=dict.fromkeys(GAP, 2)),
+    GuardSet(
+        ("acknowledge", "before the tool"),
+        ("acknowledge_after_tool",),
+        predicted={"before tool": 0, "after acknowledge": 0},
+    ),
     GuardSet(
         ("NaiveRunner", "(no checkpoints)"),
         naive=True,
-        predicted={
-            **{where: None for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")},
-            **{"after tool": 2, "before complete": 2},
-        },
+        predicted=dict.fromkeys(_CHECKPOINTED) | {"after tool": 2, "before complete": 2},
     ),
 )
 """The six columns of the picture."""
@@ -173,9 +169,7 @@ class AtlasResult:
     @property
     def problems(self) -> list[str]:
         """A sentence for each cell that is not as predicted; empty if all is well."""
-        return [
-            problem for guards in self.guard_sets for cell in self.column(guards) for problem in _wrong(cell, guards)
-        ]
+        return [wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)]
 
     @property
     def ok(self) -> bool:
@@ -209,12 +203,7 @@ class AtlasResult:
     def notes(self) -> list[str]:
         """What kills cannot show, and the schedules that do, for the columns that are there."""
         shown = {name for guards in self.guard_sets for name in guards.without}
-        notes = []
-        if "fence_token" in shown:
-            notes.append(f"A kill cannot show what the fence is for: a stale worker does, {STALE_WORKER}")
-        if "claim_reads_first" in shown:
-            notes.append(f"Nor what a claim in one statement is for: two at once do, {TWO_CLAIMS}")
-        return notes
+        return [note for guard, note in _NOTES.items() if guard in shown]
 
     def to_dict(self) -> dict[str, Any]:
         """The atlas for a program."""
@@ -229,25 +218,20 @@ class AtlasResult:
         return f"{self.grid()}\n\n{self.text()}"
 
 
-def _wrong(cell: AtlasCell, guards: GuardSet) -> list[str]:
+def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
     """What is wrong with a cell, if anything."""
-    predicted = guards.effects_after(cell.boundary)
+    predicted = guards.predicted.get(cell.boundary, 1)
     if cell.state in ("running", "failed"):
-        return [cell.sentence]
-    if cell.state == "missing" or predicted is None:
-        return [] if cell.state == "missing" and predicted is None else [f"{cell.sentence}, and that was not predicted"]
-    wrong = []
-    if cell.exit_code != -9:
-        wrong.append(
-            f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
-        )
-    if cell.effects != predicted:
-        wrong.append(
-            f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
-        )
-    if not cell.completed:
-        wrong.append(f"{cell.boundary}, {cell.guards}: no worker completed it")
-    return wrong
+        yield cell.sentence
+    elif (cell.state == "missing") != (predicted is None):
+        yield f"{cell.sentence}, and that was not predicted"
+    elif predicted is not None:
+        if cell.exit_code != -9:
+            yield f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
+        if cell.effects != predicted:
+            yield f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
+        if not cell.completed:
+            yield f"{cell.boundary}, {cell.guards}: no worker completed it"
 
 
 def _mark(cell: AtlasCell) -> str:
@@ -257,14 +241,12 @@ def _mark(cell: AtlasCell) -> str:
 
 def _column(cells: Sequence[AtlasCell]) -> str:
     """A column in a sentence, the exceptions first."""
-    said = []
-    usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
-    common = usual[0][0] if usual else ""
     if all(_short(cell) == "1 effect" for cell in cells):
         return "always 1 effect."
-    rest = [cell for cell in cells if _short(cell) != common]
-    for what, same in groupby(sorted(rest, key=_short), key=_short):
-        said.append(f"{what} {_listed(cell.boundary for cell in same)}")
+    usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
+    common = usual[0][0] if usual else ""
+    rest = sorted((cell for cell in cells if _short(cell) != common), key=_short)
+    said = [f"{what} {_listed(cell.boundary for cell in same)}" for what, same in groupby(rest, key=_short)]
     if common:
         said.append(f"{common} everywhere else")
     return "; ".join(said) + "."

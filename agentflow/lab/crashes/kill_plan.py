@@ -74,10 +74,7 @@ def _reachable(before: Sequence[str]) -> list[str]:
     """Where the holder of the next token is certain to pass after the last of these kills."""
     if not before:
         return list(PATH)
-    progress = [PATH.index(b) for b in before if b in PATH[1:]]
-    begins = 1
-    for index in progress:
-        begins = max(begins, index + (PATH[index].startswith("after")))
+    begins = max([1, *(PATH.index(b) + b.startswith("after") for b in before if b in PATH)])
     if PATH.index("before tool") < begins < PATH.index("after acknowledge"):
         begins = PATH.index("before tool")  # not acknowledged: the tool is called again
     return [*_AGAIN, *PATH[begins:]]

@@ -1,28 +1,27 @@
 """A job queue without checkpoints, as processes: NaiveRunner runs a job from the top, and so does the worker that retries it.
 
 The queue's only record of a job is that its result has arrived: there is no row, no lease and no history. So the entries
-here are what was seen of the workers, which stop before and after everything that others can see.
+here are what was seen of the workers, which report before and after everything that others can see.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ...database import Database
-from ...model import Boundary, ToolCall
+from ...errors import LaneError
+from ...model import ToolCall
 from ...run import NaiveRunner
 from ...tools import SimulatedTool
+from ..history.entries import Row
 from ..laboratory import processes
-from ..schedule.lane_worker import Report
-from ..schedule.lanes import ProcessLane
 from .counting_agent import CountedAgent
-from .kill_plan import label
 
 SEEN = {
     "before claim": ("worker_started", "{0} is started."),
@@ -45,132 +44,75 @@ class QueuedJob:
     request: str | None
 
 
-class NaiveLane(ProcessLane):
-    """A process that runs a job from the top, and stops before and after everything that others can see.
+def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) -> None:
+    """Does the job from the top in this process, whatever was done before; kills the process at the `fatal` boundary.
 
     It takes the job (`claim`), calls the tool, and hands over the result (`complete`). Nothing else leaves a trace, so
-    there are no other boundaries. `tell("go")` moves it from one boundary to the next.
+    there are no other boundaries.
     """
+    tool = SimulatedTool(Database(job.url, job.schema))
 
-    def __init__(self, name: str, patience: float, job: QueuedJob) -> None:
-        super().__init__(name, patience, lambda _: "", lambda *_: None)  # type: ignore[arg-type]
-        self.job = job
+    def reach(boundary: str) -> None:
+        connection.send(boundary)
+        if boundary == fatal:
+            processes.kill_me()
 
-    def _start(self) -> None:
-        self._connection, theirs = Pipe()
-        self._process = processes.start(serve_naive, self.job, self.identity, theirs, name=f"naive-{self.name}")
-        theirs.close()
+    def call_tool(call: ToolCall) -> Any:
+        reach("before tool")
+        answer = tool(call)
+        reach("after tool")
+        return answer
 
-
-def serve_naive(job: QueuedJob, identity: str, connection: Connection[Any, Any]) -> None:
-    """Does the job from the top in this process, whatever was done before, until it is killed."""
-    worker = _NaiveWorker(identity, connection, SimulatedTool(Database(job.url, job.schema)))
-    with worker.passing("claim"):
-        request = job.request
-    if request is None:
-        worker.stand(Boundary("claim", "after", identity), "idle")
-        return
-    result = job.function(NaiveRunner(tool=worker.call), request)
-    with worker.passing("complete"):
-        worker.result = result
+    reach("before claim")
+    if job.request is not None:
+        reach("after claim")
+        job.function(NaiveRunner(tool=call_tool), job.request)
+        reach("before complete")
+        reach("after complete")
 
 
-class _NaiveWorker:
-    """Stops at the boundaries of a job and reports them to the parent process."""
-
-    def __init__(self, identity: str, connection: Connection[Any, Any], tool: SimulatedTool) -> None:
-        self.identity, self.connection, self.tool = identity, connection, tool
-        self.result: Any = None
-
-    def call(self, call: ToolCall) -> Any:
-        """Calls the tool."""
-        with self.passing("tool", call.action):
-            return self.tool(call)
-
-    @contextmanager
-    def passing(self, name: str, subject: str | None = None) -> Iterator[None]:
-        """Stops the worker before and after the block."""
-        before = Boundary(name, "before", self.identity, subject=subject)
-        self.stand(before)
-        yield
-        after = Boundary(name, "after", self.identity, subject=subject, outcome="committed")
-        self.stand(after, "completed" if name == "complete" else None)
-
-    def stand(self, boundary: Boundary, ended: Any = None) -> None:
-        """Reports the boundary and waits until the parent says go on."""
-        self.connection.send(Report(boundary, ended=ended))
-        self.connection.recv()
-
-
-@dataclass(frozen=True)
-class Retried:
-    """A job whose first worker was killed: what was seen, how it ended, and ms from the second worker's start to the end."""
-
-    history: tuple[dict[str, Any], ...]
-    completed: bool
-    exit_code: int | None
-    recovery_ms: float | None
-
-
-def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> Retried | None:
+def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> dict[str, Any] | None:
     """Kills A at the boundary and lets B do the job from the top, unless A's result had arrived. Raises LaneError.
 
-    Returns None if there is no such boundary.
+    Returns what was seen, A's exit code and how long B took, as fields of a cell; None if there is no such boundary.
     """
-    log = _QueueLog()
-    first = NaiveLane("A", patience, job)
+    first, exit_code = _work(job, "A", boundary, patience)
+    if boundary not in first:
+        return None
+    entries = [*_entries("A", first), ("worker_killed", f"A is killed {boundary}.", "A", boundary)]
+    done = "after complete" in first
+    second, _ = _work(replace(job, request=None) if done else job, "B", "", patience)
+    entries += _entries("B", second)
+    if done:
+        entries.append(("queue_empty", "B asks for a job; there is none.", "B", None))
+    recovery_ms = None if done else round((second["after complete"] - second["before claim"]) * 1000, 3)
+    history = tuple(_row(number, *entry) for number, entry in enumerate(entries, 1))
+    return {"history": history, "completed": True, "exit_code": exit_code, "recovery_ms": recovery_ms}
+
+
+def _work(job: QueuedJob, name: str, fatal: str, patience: float) -> tuple[dict[str, float], int | None]:
+    """When the worker reached each of its boundaries, and the exit code of its process. Raises LaneError."""
+    reports, theirs = Pipe(duplex=False)
+    process = processes.start(serve_naive, job, fatal, theirs, name=f"naive-{name}")
+    theirs.close()
+    reached: dict[str, float] = {}
     try:
-        first.start("A")
-        while log.see(first) != boundary:
-            if first.tell("go").ended:
-                if label(first.standing) != boundary:  # type: ignore[arg-type]
-                    return None
-                log.done = True
-        first.kill()
-        log.add("worker_killed", f"A is killed {boundary}.", "A", boundary)
-        recovery_ms = _retry(replace(job, request=None) if log.done else job, patience, log)
-        return Retried(tuple(log.entries), log.done, first.exit_code, recovery_ms)
+        with reports, suppress(EOFError):
+            while reports.poll(patience):
+                reached[reports.recv()] = time.monotonic()
+            raise LaneError(f"{name} has not reached its next boundary within {patience:g} s.")
     finally:
-        if first.alive:
-            first.kill()
+        processes.kill([process])
+    last = "before claim" if job.request is None else "after complete"
+    if fatal not in reached and last not in reached:
+        raise LaneError(f"The process of {name} has ended without being told to. Its error is on standard error.")
+    return reached, process.exitcode
 
 
-def _retry(job: QueuedJob, patience: float, log: _QueueLog) -> float | None:
-    """Lets B do the job, if it is not done yet; returns how long that took in ms."""
-    lane = NaiveLane("B", patience, job)
-    try:
-        lane.start("B")
-        log.see(lane)
-        report, began = lane.tell("go"), time.monotonic()
-        while not report.ended:
-            log.see(lane)
-            report = lane.tell("go")
-        if report.ended == "idle":
-            log.add("queue_empty", "B asks for a job; there is none.", "B")
-            return None
-        log.done = True
-        log.see(lane)
-        return round((time.monotonic() - began) * 1000, 3)
-    finally:
-        if lane.alive:
-            lane.kill()
+def _entries(worker: str, reached: Iterable[str]) -> list[tuple[str, str, str, str | None]]:
+    return [(SEEN[place][0], SEEN[place][1].format(worker), worker, None) for place in reached]
 
 
-class _QueueLog:
-    """What the queue saw, as entries, and whether it has the job's result."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-        self.done = False
-
-    def see(self, lane: NaiveLane) -> str:
-        """Adds an entry for the boundary at which the worker stands, and returns the boundary's name."""
-        place = label(lane.standing)  # type: ignore[arg-type]
-        event, said = SEEN[place]
-        self.add(event, said.format(lane.name), lane.name)
-        return place
-
-    def add(self, event: str, said: str, worker: str, subject: str | None = None) -> None:
-        """Adds an entry."""
-        entry = {"n": len(self.entries) + 1, "event": event, "subject": subject, "worker": worker}
-        self.entries.append({**entry, "detail": {"said": said}, "at": None, "transaction": None, "fence_token": None})
+def _row(number: int, event: str, said: str, worker: str, subject: str | None) -> Row:
+    entry = {"n": number, "event": event, "subject": subject, "worker": worker, "detail": {"said": said}}
+    return {**entry, "at": None, "transaction": None, "fence_token": None}

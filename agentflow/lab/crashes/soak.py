@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from statistics import fmean
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from ... import evidence
 from ...database import Database
@@ -29,6 +29,7 @@ from ...worker import new_identity
 from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
+from ..notebook.tables import query
 from .crash_at import kill_here
 from .kill_plan import GAP, KillPlan, label, plan_kills
 from .soak_report import SoakReport
@@ -158,7 +159,7 @@ class _Soak:
                         self._kill_one()
                     else:
                         self._bury(ended(self.alive.values(), 0.05))
-                    before, seen = seen, (self._finished(), self.processes_killed)
+                    before, seen = seen, (query(self.engine, _FINISHED)[0]["finished"], self.processes_killed)
                     moved = time.monotonic() if seen != before else moved
                     show(seen[0])
                     if time.monotonic() - moved > stall_seconds:
@@ -212,7 +213,7 @@ class _Soak:
 
     def _kill_one(self) -> None:
         """Kills a worker with SIGKILL at a random microsecond, every other time while it waits for PostgreSQL's answer."""
-        holders = [row["lease_owner"] for row in _soon(lambda: self._ask(_HOLDERS, alive=list(self.alive)))]
+        holders = [row["lease_owner"] for row in _soon(lambda: query(self.engine, _HOLDERS, alive=list(self.alive)))]
         process = self.alive[self.chance.choice(holders or sorted(self.alive))]
         time.sleep(self.chance.uniform(0, 0.005))
         if self.random_kills % 2:
@@ -221,19 +222,16 @@ class _Soak:
             process.kill()
             self.in_flight += self._is_active(process.name)  # seen after the signal, so it will send nothing more
             self.random_kills += 1
-        for held in self._ask(_HELD, name=process.name):
+        for held in query(self.engine, _HELD, name=process.name):
             self.engine.record_fault(held["id"], "worker_killed", worker=process.name, token=held["fence_token"])
         process.join()
         self._bury([process])
 
     def _is_active(self, identity: str) -> bool:
-        return bool(self._ask(_ACTIVE, name=identity)[0]["active"])
-
-    def _finished(self) -> int:
-        return int(self._ask(_FINISHED)[0]["finished"])
+        return bool(query(self.engine, _ACTIVE, name=identity)[0]["active"])
 
     def _stuck(self, seen: tuple[int, int], kills: int, seconds: float) -> str:
-        rows = self._ask(_STUCK)
+        rows = query(self.engine, _STUCK)
         named = "; ".join(
             f"{r['id']} ({r['status']}, {r['state']}, token {r['fence_token']}, held by {r['lease_owner'] or 'nobody'})"
             for r in rows
@@ -248,13 +246,15 @@ class _Soak:
         """The figures, from the rows and the exit codes of the dead workers."""
         figures = evidence.reliability_metrics(self.database)
         planned = Counter((request, where) for request, each in plan.items() for where in each)
-        recorded = Counter((int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in self._ask(_KILLED))
+        recorded = Counter(
+            (int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in query(self.engine, _KILLED)
+        )
         kills = tuple(sorted((planned & recorded).elements()))
         takeovers = evidence.recoveries(self.database)
         return SoakReport(
             schema=self.database.schema, seed=seed, workers=self.workers, **figures,
             lost_workflows=self.total - figures["workflows_completed"],
-            repeated_calls=self._ask(_REPEATED)[0]["calls"],
+            repeated_calls=query(self.engine, _REPEATED)[0]["calls"],
             kills_planned=planned.total(), kills_happened=len(kills),
             kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
@@ -263,19 +263,15 @@ class _Soak:
             kills=kills, seconds=round(seconds, 1),
         )  # fmt: skip
 
-    def _ask(self, query: str, **binds: Any) -> list[dict[str, Any]]:
-        schema = self.database.schema
-        return self.database.read_sql(query.format(s=f'"{schema}"', w=f'"{schema}_world"'), binds)[1]
 
-
-_FINISHED = "SELECT count(*) AS finished FROM {s}.workflows WHERE finished_at IS NOT NULL"
+_FINISHED = "SELECT count(*) AS finished FROM workflows WHERE finished_at IS NOT NULL"
 _STUCK = """\
-SELECT id, status, state, fence_token, lease_owner FROM {s}.workflows
+SELECT id, status, state, fence_token, lease_owner FROM workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
-_KILLED = "SELECT workflow_id, subject FROM {s}.history WHERE event = 'worker_killed'"
-_REPEATED = "SELECT count(*) AS calls FROM {w}.tool_attempts WHERE outcome = 'repeated'"
-_HOLDERS = "SELECT DISTINCT lease_owner FROM {s}.workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
-_HELD = "SELECT id, fence_token FROM {s}.workflows WHERE lease_owner = :name"
+_KILLED = "SELECT workflow_id, subject FROM history WHERE event = 'worker_killed'"
+_REPEATED = "SELECT count(*) AS calls FROM tool_attempts WHERE outcome = 'repeated'"
+_HOLDERS = "SELECT DISTINCT lease_owner FROM workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
+_HELD = "SELECT id, fence_token FROM workflows WHERE lease_owner = :name"
 _ACTIVE = "SELECT count(*) AS active FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,32 +49,26 @@ class SoakReport:
     @property
     def problems(self) -> list[str]:
         """A sentence for each thing that is not as promised; empty if all is well."""
-        checks = (
-            (self.lost_workflows == 0, f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"),
-            (self.duplicate_business_effects == 0, f"{self.duplicate_business_effects} effects are doubled"),
-            (
-                self.business_effects == self.workflows_completed + self.duplicate_business_effects,
-                f"{self.workflows_completed} workflows are completed, and the world has {self.business_effects} effects",
-            ),
-            (
-                self.tool_execution_attempts - self.business_effects == self.repeated_calls,
-                f"{self.tool_execution_attempts} attempts minus {self.business_effects} effects do not equal the "
-                + f"{self.repeated_calls} repeated calls in the world's own log",
-            ),
-            (
-                self.kills_happened == self.kills_planned,
-                f"{self.kills_happened} of {self.kills_planned} planned kills happened",
-            ),
-            (
-                self.random_kills == self.random_kills_planned,
-                f"{self.random_kills} of {self.random_kills_planned} random kills happened",
-            ),
-            (
-                self.processes_killed >= self.kills_happened + self.random_kills,
-                f"only {self.processes_killed} processes ended by SIGKILL",
-            ),
-        )
-        return [sentence for good, sentence in checks if not good]
+        return list(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        effects, completed = self.business_effects, self.workflows_completed
+        attempts, repeated = self.tool_execution_attempts, self.repeated_calls
+        if self.lost_workflows:
+            yield f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"
+        if self.duplicate_business_effects:
+            yield f"{self.duplicate_business_effects} effects are doubled"
+        if effects != completed + self.duplicate_business_effects:
+            yield f"{completed} workflows are completed, and the world has {effects} effects"
+        if attempts - effects != repeated:
+            log = f"the {repeated} repeated calls in the world's own log"
+            yield f"{attempts} attempts minus {effects} effects do not equal {log}"
+        if self.kills_happened != self.kills_planned:
+            yield f"{self.kills_happened} of {self.kills_planned} planned kills happened"
+        if self.random_kills != self.random_kills_planned:
+            yield f"{self.random_kills} of {self.random_kills_planned} random kills happened"
+        if self.processes_killed < self.kills_happened + self.random_kills:
+            yield f"only {self.processes_killed} processes ended by SIGKILL"
 
     @property
     def ok(self) -> bool:
@@ -82,16 +77,13 @@ class SoakReport:
 
     def told(self) -> dict[str, Any]:
         """The figures for people, a line each, with kills and the parts of a recovery in words."""
-        names = [*RELIABILITY, "lost_workflows", "repeated_calls"]
+        plain, last = (*RELIABILITY, "lost_workflows", "repeated_calls"), ("workers", "seed", "seconds")
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in plain},
             "kills": self._kills_told(),
-            "processes_killed": self.processes_killed,
-            "recoveries": self.recoveries,
+            **{name: getattr(self, name) for name in ("processes_killed", "recoveries")},
             **{f"recovery_{part}_ms": mean for part, mean in self.recovery_ms.items()},
-            "workers": self.workers,
-            "seed": self.seed,
-            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in last},
         }
 
     def _kills_told(self) -> str:

@@ -14,18 +14,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 from psycopg.sql import Literal
 
-from ...database import Database
+from ...database import Database, Row
 from ...driver_errors import translate
 from ...errors import DatabaseAway
 from ...statements import Statement
-from ..verify.snapshot import Row, Rows, rows_from, rows_sql
+from ..verify.snapshot import Rows, rows_from, rows_sql
 
 Answer = list[dict[str, Any]] | Exception
 
@@ -73,11 +73,13 @@ FROM given, json_to_recordset(rows -> 'effects') AS r (
      effect_id bigint, idempotency_key text, remembered bool, workflow_id text, action text, arguments text, result text)""",
 )
 
-_LEFT_OUT = {
-    "workflows": ("entries",),
-    "steps": ("fence_token", "worker"),
-    "intents": ("fence_token", "worker"),
-    "effects": ("attempts",),
+_LEFT_OUT: dict[
+    str, Row
+] = {  # what canonical rows leave out, with the value that PostgreSQL shows when they are put back
+    "workflows": {"entries": 1},
+    "steps": {"fence_token": 1, "worker": "-"},
+    "intents": {"fence_token": 1, "worker": "-"},
+    "effects": {"attempts": 1},
 }
 _FIRST_EFFECT = -1000  # below every number that the identity column can give
 
@@ -95,7 +97,7 @@ def canonical_text(rows: Rows, keep_crashes: bool = True) -> str:
     return json.dumps(tables, separators=(",", ":"))
 
 
-def _plain(table: str, rows: tuple[Row, ...]) -> list[dict[str, Any]]:
+def _plain(table: str, rows: tuple[Row, ...]) -> list[Row]:
     kept = [{column: value for column, value in row.items() if column not in _LEFT_OUT[table]} for row in rows]
     if table == "effects":
         for number, row in enumerate(kept):
@@ -139,18 +141,21 @@ class StatementResult:
     answer: Answer
     key: str
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[Row]:
         """The entries of the history that this statement wrote, the world's too."""
-        return [dict(row) for row in self.after.history] + [_of_the_world(row) for row in self.after.attempts]
+        return [*self.after.history, *map(_of_the_world, self.after.attempts)]
 
 
-def _of_the_world(row: Row) -> dict[str, Any]:
+def bare_entry(workflow_id: str, event: str, transaction: str, **more: Any) -> Row:
+    """An entry with these columns; the others are empty."""
+    rest = dict.fromkeys(("subject", "worker", "fence_token", "detail"))
+    return {"workflow_id": workflow_id, "n": None, "event": event, "transaction": transaction, **rest, **more}
+
+
+def _of_the_world(row: Row) -> Row:
     event = "tool_refused" if row["outcome"] == "refused" else "tool_attempt_committed"
     detail = {"idempotency_key": row["idempotency_key"], "outcome": row["outcome"]}
-    return {
-        "workflow_id": row["workflow_id"], "n": None, "event": event, "transaction": "tool", "subject": row["action"],
-        "worker": None, "fence_token": None, "detail": detail,
-    }  # fmt: skip
+    return bare_entry(row["workflow_id"], event, "tool", subject=row["action"], detail=detail)
 
 
 class AnswerCache:
@@ -168,7 +173,6 @@ class AnswerCache:
         self._memory: dict[tuple[int, str, str], StatementResult] = {}
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
-        self._puts: list[bytes] = []
         self._rows: list[Rows] = []
         self._renamed: dict[tuple[int, str, str], int] = {}
         self.statements = 0
@@ -176,17 +180,16 @@ class AnswerCache:
     def __getstate__(self) -> dict[str, Any]:
         """The rows that were met, without the connection and what PostgreSQL answered."""
         kept = ("keep_crashes", "_numbers", "_texts", "_rows", "_renamed", "statements")
-        return {name: value for name, value in vars(self).items() if name in kept}
+        return {name: getattr(self, name) for name in kept}
 
     def number(self, rows: Rows) -> int:
         """The number of these rows' canonical form."""
         text = canonical_text(rows, self.keep_crashes)
-        found = self._numbers.get(text)
-        if found is None:
-            found = self._numbers[text] = len(self._texts)
+        found = self._numbers.setdefault(text, len(self._texts))
+        if found == len(self._texts):
             self._texts.append(text)
-            self._puts.append(f"BEGIN; EXECUTE af_put({Literal(text).as_string(self._connection)})".encode())
-            self._rows.append(Rows(**{table: tuple(some) for table, some in self._with_defaults(text).items()}))
+            tables = json.loads(text).items()
+            self._rows.append(Rows(**{name: tuple(row | _LEFT_OUT[name] for row in rows) for name, rows in tables}))
         return found
 
     def rows(self, number: int) -> Rows:
@@ -200,19 +203,13 @@ class AnswerCache:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def holds(self, number: int, text: str) -> bool:
-        """Whether the text occurs anywhere in the rows."""
-        return text in self._texts[number]
-
     def renamed(self, number: int, identity: str, other: str) -> int:
         """The rows in which the lease is held by `other` instead of `identity`."""
         key = number, identity, other
         if key not in self._renamed:
-            rows = self._rows[number]
-            owners = tuple(
-                {**row, "lease_owner": other} if row["lease_owner"] == identity else row for row in rows.workflows
-            )
-            self._renamed[key] = self.number(Rows(owners, rows.steps, rows.intents, rows.effects))
+            rows, mine = self._rows[number], {"lease_owner": other}
+            owners = (row | mine if row["lease_owner"] == identity else row for row in rows.workflows)
+            self._renamed[key] = self.number(replace(rows, workflows=tuple(owners)))
         return self._renamed[key]
 
     def ask(self, number: int, name: str, text: str, params: Mapping[str, Any], question: str) -> StatementResult:
@@ -221,10 +218,9 @@ class AnswerCache:
         Raises DatabaseAway, which is not remembered.
         """
         key = number, text, question
-        found = self._memory.get(key)
-        if found is None:
-            found = self._memory[key] = self._ask(number, name, text, params)
-        return found
+        if key not in self._memory:
+            self._memory[key] = self._ask(number, name, text, params)
+        return self._memory[key]
 
     def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> StatementResult:
         """Three round trips: put in a new transaction, the statement, read. The next question rolls this one back."""
@@ -245,24 +241,15 @@ class AnswerCache:
     def _put(self, number: int) -> None:
         """Begins a transaction in which the tables hold these rows and no others."""
         open_now = self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-        result = self._connection.pgconn.exec_((b"ROLLBACK; " if open_now else b"") + self._puts[number])
+        put = f"BEGIN; EXECUTE af_put({Literal(self._texts[number]).as_string(self._connection)})"
+        result = self._connection.pgconn.exec_(("ROLLBACK; " * open_now + put).encode())
         if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
             why = result.error_message.decode(errors="replace")
             raise DatabaseAway(f"The rows could not be put back at {self.database.where}: {why}")
 
     def close(self) -> None:
-        """The connection is closed."""
+        """Closes the connection."""
         self._connection.close()
-
-    @staticmethod
-    def _with_defaults(text: str) -> dict[str, list[dict[str, Any]]]:
-        """Canonical rows with the columns that were left out, at their first values, as PostgreSQL would show them."""
-        tables: dict[str, list[dict[str, Any]]] = json.loads(text)
-        defaults = {"entries": 1, "fence_token": 1, "worker": "-", "attempts": 1}
-        for table, columns in _LEFT_OUT.items():
-            for row in tables[table]:
-                row |= {column: defaults[column] for column in columns}
-        return tables
 
 
 _NUMBERS = re.compile(r'"(effect_id|attempt_id)":-?\d+')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -27,14 +27,15 @@ from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
 from .answers import AnswerCache
-from .own_process import DidNotReturn, OutOfTime, Progress, run_apart
+from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Fall, Graph, Rules
+from .search import DEAD, Bounds, Graph, Rules
 from .trace import walked
 from .transitions import World
 
 StopAt = Literal["harm", "authority", "never"]
+ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
@@ -65,22 +66,23 @@ def explore(
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here. On a platform without fork, the time is checked between transactions.
     """
+    near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit)
     with (
-        own_schema(_where(engine), schema or new_name("explore")) as database,
+        own_schema(near.url.render_as_string(hide_password=False), schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
     ):
         inputs = inputs_for(setting, made.workflows)
-        reached = Progress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
+        reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
         with progress_bar(" states", progress) as show:
             try:
                 return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
-                    return plan.report(reached, stopped="the time limit")
+                    return plan.report(reached)
                 raise ExplorerError(f"{reached.where}{killed} {MEND}") from None
 
 
@@ -97,31 +99,30 @@ class _Plan:
     time_limit: float
 
     def report(
-        self, reached: Progress, stopped: str, schedules: int | None = None, findings: tuple[Finding, ...] = (),
-        graph: Graph | None = None,
-    ) -> Exploration:  # fmt: skip
-        """The report of an exploration that came so far."""
+        self, reached: SearchProgress, findings: tuple[Finding, ...] = (), graph: Graph | None = None
+    ) -> Exploration:
+        """The result of an exploration that came so far; without its graph, it was stopped by the time limit."""
+        counts = graph.counts() if graph and not graph.stopped else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
-            schedules, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows, findings, stopped,
-            graph,
+            counts[0] if counts else None, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows,
+            findings, graph.stopped if graph else "the time limit", graph,
         )  # fmt: skip
 
 
-def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: Progress) -> Exploration:
+def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: SearchProgress) -> Exploration:
     """The whole exploration, in this process."""
     budget = engine.policy.crash_budget
     cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
     try:
         graph = _prepared(cache, engine, plan, inputs, reached)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
-        _search(graph, plan.moves, _enough(plan.stop_at))
+        _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
         findings = tuple(_findings(graph, plan.setting))
     finally:
         cache.close()
-    counts = graph.counts() if not graph.stopped else None
-    return plan.report(reached, graph.stopped, counts[0] if counts else None, findings, graph)
+    return plan.report(reached, findings, graph)
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -131,17 +132,7 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
     return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
 
 
-def _where(engine: Engine | type[Engine] | None) -> str:
-    near = engine.database if isinstance(engine, Engine) else find_database()
-    return near.url.render_as_string(hide_password=False)
-
-
-def _enough(stop_at: StopAt) -> Callable[[Fall], bool]:
-    ends = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}[stop_at]
-    return lambda fall: fall.invariant.kind in ends
-
-
-def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: Progress) -> Graph:
+def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: SearchProgress) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     try:
         world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
@@ -184,7 +175,7 @@ def _raised(world: World) -> str:
     return f" It raised {failure['type']}: {message:.300}{own_line(error)}."
 
 
-def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool]) -> None:
+def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     """Searches. Raises ExplorerError, with the schedule that led there, for code that went wrong."""
 
     def after(state: int) -> str:
@@ -192,7 +183,7 @@ def _search(graph: Graph, moves: int | None, enough: Callable[[Fall], bool]) -> 
 
     graph.rules.world.player.where = lambda: after(graph.looked_at)
     try:
-        graph.search(moves, enough)
+        graph.search(moves, ends)
         doubt, at = graph.doubt, graph.doubtful
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
@@ -225,38 +216,29 @@ def _awaited(engine: Engine, setting: Setting) -> list[str]:
 
 def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
     """Each invariant's first fall, harm before authority, the shortest first."""
-    falls = graph.falls.values()
-    for fall in sorted(
-        falls, key=lambda one: (one.invariant.kind != "harm", len(graph.way(one.state)) + bool(one.move))
-    ):
-        moves = (*graph.way(fall.state), *([fall.move] if fall.move else []))
-        history = tuple(walked(graph.rules, moves).history)
-        schedule, one = Schedule(setting, moves), fall.invariant
+    found = [(fall, (*graph.way(fall.state), *filter(None, [fall.move]))) for fall in graph.falls.values()]
+    for fall, moves in sorted(found, key=lambda one: (one[0].invariant.kind != "harm", len(one[1]))):
+        history, one = tuple(walked(graph.rules, moves).history), fall.invariant
         then = () if fall.move else tuple(_what_comes(graph, fall.state))
-        yield Finding(one.name, one.kind, one.sentence, schedule, str(fall.guilty), history, then)
+        yield Finding(one.name, one.kind, one.sentence, Schedule(setting, moves), str(fall.guilty), history, then)
 
 
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
     """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
-    state, rules = graph.states[number], graph.rules
-    places = dict(zip(rules.lanes, state.lanes, strict=True))
-    free = [lane for lane, place in places.items() if place != DEAD and _idle(rules, place)]
+    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
+    places = dict(zip(lanes, at, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
     dead = [lane for lane, place in places.items() if place == DEAD]
     lane = (free + dead or [""])[0]
     if lane in dead:
         yield Move("start", lane)
-    rows = state.rows
     for _ in range(MOST_MOVES if lane else 0):
-        given = rules.world.given_time(rows)
-        then = rules.world.carried(given[1], rules.world.started(rules.world.identity(lane, given[1])))
+        moves, given = world.given_time(rows)
+        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
         if then == rows:
             return
-        yield from [*given[0], Move("go", lane, None)]
+        yield from [*moves, Move("go", lane, None)]
         rows = then
-
-
-def _idle(rules: Rules, place: int) -> bool:
-    return not rules.world.player.places[place].answers
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import logging
 import mmap
+import multiprocessing
 import os
 import pickle
 import signal
@@ -20,7 +21,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
@@ -46,7 +46,7 @@ class DidNotReturn(AgentFlowError):
         self.out_of_time = out_of_time
 
 
-class Progress(ctypes.Structure):
+class SearchProgress(ctypes.Structure):
     """How far an exploration is, in memory that the exploring process and its parent share.
 
     `code_since` is when the explored code began to run (0: it does not run now), `deadline` when the exploration must end;
@@ -60,7 +60,7 @@ class Progress(ctypes.Structure):
     ]  # fmt: skip
 
     @classmethod
-    def shared(cls, deadline: float) -> Progress:
+    def shared(cls, deadline: float) -> SearchProgress:
         """In memory that a forked child shares."""
         made = cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
         made.deadline = deadline
@@ -95,7 +95,7 @@ class Progress(ctypes.Structure):
             raise DidNotReturn("it did not end in time. Is there an endless loop?", out_of_time=True)
 
 
-def run_apart(work: Callable[[], T], progress: Progress, show: Callable[[int], None], seconds: float) -> T:
+def run_apart(work: Callable[[], T], progress: SearchProgress, show: Callable[[int], None], seconds: float) -> T:
     """Returns what `work` returns, or raises what it raises; `show` gets the number of states from time to time.
 
     `seconds` is how long the explored code may run up to its next transaction. Raises DidNotReturn. The process is gone
@@ -103,58 +103,34 @@ def run_apart(work: Callable[[], T], progress: Progress, show: Callable[[int], N
     """
     if not CAN_FORK:
         return work()
-    here, there = Pipe(duplex=False)
-    parent, child = os.getpid(), _fork()
-    if not child:
-        _be_the_child(work, parent, here, there)
-    there.close()
-    try:
-        while not here.poll(LOOK_EVERY):
-            show(progress.states)
-            progress.refuse_to_wait(seconds)
-            if _has_ended(child) and not here.poll():
-                raise EOFError
-        succeeded, result = pickle.loads(here.recv_bytes())
-    except EOFError:
-        raise DidNotReturn("its process ended unexpectedly (killed from outside, or out of memory?).") from None
-    finally:
-        here.close()
-        _end(child)
-    show(progress.states)
-    if not succeeded:
-        raise result
-    return result  # type: ignore[no-any-return]
-
-
-def _fork() -> int:
-    """Forks. What is buffered is written first, since both processes have it afterwards."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    child = fork.Process(target=_be_the_child, args=(work, os.getpid(), here, there), daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the child unblocks them when it ignores them
-    child = 0
     try:
         with warnings.catch_warnings():  # a threaded process is forked: the child uses no lock and no thread of it
             warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-            return child
+            child.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+        while not here.poll(LOOK_EVERY):
+            show(progress.states)
+            progress.refuse_to_wait(seconds)
+            if not child.is_alive() and not here.poll():
+                raise EOFError
+        succeeded, result = here.recv()
+    except EOFError:
+        raise DidNotReturn("its process ended unexpectedly (killed from outside, or out of memory?).") from None
     finally:
-        if child:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _has_ended(child: int) -> bool:
-    """Whether the process has ended; it is not reaped, so its number stays its own."""
-    try:
-        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # somebody else has reaped it
-        return True
-
-
-def _end(child: int) -> None:
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        here.close()
+        if child.pid:
+            child.kill()
+            child.join()
+    show(progress.states)
+    if not succeeded:
+        raise _rebuilt(*result)
+    return result  # type: ignore[no-any-return]
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
@@ -169,10 +145,9 @@ def _be_the_child(work: Callable[[], Any], parent: int, here: Connection, there:
         _die_with(parent)
         _be_silent()
         try:
-            message = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+            there.send((True, work()))
         except BaseException as error:
-            message = pickle.dumps((False, _Carried(error)))
-        there.send_bytes(message)
+            there.send((False, _packed(error)))
         code = 0
     finally:
         os._exit(code)
@@ -210,22 +185,17 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-class _Carried:
-    """An error on its way to the parent: of the same class, with the same text, made without calling its constructor."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        error = self.error
-        kept = (type(error), error.args, vars(error))
-        with suppress(Exception):
-            if str(_rebuilt(*pickle.loads(pickle.dumps(kept)))) == str(error):
-                return _rebuilt, kept
-        return AgentFlowError, (f"{type(error).__name__}: {error}",)  # a class that only the child can name
+def _packed(error: BaseException) -> tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]:
+    """What the parent makes the error from again: one of the same class, with the same text."""
+    kept = (type(error), error.args, vars(error))
+    with suppress(Exception):
+        if str(_rebuilt(*pickle.loads(pickle.dumps(kept)))) == str(error):
+            return kept
+    return AgentFlowError, (f"{type(error).__name__}: {error}",), {}  # a class that only the child can name
 
 
 def _rebuilt(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    """The error, made without calling its constructor, which may take other arguments than it keeps."""
     made = kind.__new__(kind, *args)
     made.args = args
     vars(made).update(attributes)

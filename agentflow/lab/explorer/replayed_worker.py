@@ -36,7 +36,7 @@ from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
 from .answers import Answer, comparable, question
-from .own_process import Progress
+from .own_process import SearchProgress
 
 Program = Callable[[Engine], str]
 """What is played: one claim of a worker, or one act from outside. It returns how it ended."""
@@ -96,8 +96,8 @@ class Place:
 class Player:
     """Plays programs on an engine whose database answers from a record."""
 
-    def __init__(self, engine: Engine, progress: Progress, where: Callable[[], str]) -> None:
-        self.progress, self.where, self._thread = progress, where, threading.get_ident()
+    def __init__(self, engine: Engine, progress: SearchProgress, where: Callable[[], str]) -> None:
+        self.progress, self.where = progress, where
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
         self._known = _known(engine)
@@ -109,14 +109,6 @@ class Player:
         self._programs: dict[str, Program] = {}
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
-        self._answers: tuple[tuple[KeptAnswer, bool], ...] = ()
-        self._questions: list[str] = []
-        self._expected: tuple[str, ...] = ()
-        self._pending: PendingStatement | None = None
-        self._stands: Boundary | None = None
-        self._passed: Boundary | None = None
-        self._lost, self._wrong = False, ""
-        self._name, self._token = "", 0
         self.raised: BaseException | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,11 +135,12 @@ class Player:
         return found
 
     def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], questions: tuple[str, ...]) -> Place:
-        self._answers, self._expected, self._questions = answers, questions, []
-        self._pending = self._stands = self._passed = None
+        self._answers, self._expected, self._questions = answers, questions, list[str]()
+        self._pending: PendingStatement | None = None
+        self._stands: Boundary | None = None
+        self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
-        self._name, self._token = name, 0
-        self._thread, ended = threading.get_ident(), None
+        self._name, self._token, self._thread = name, 0, threading.get_ident()
         with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
             ended = self._played(self._programs[name])
         if not self._wrong and self._pending is None and len(self._questions) != len(questions):
@@ -255,11 +248,10 @@ class Player:
 
 
 def _not_a_function(questions: list[str], expected: tuple[str, ...]) -> str:
-    here = next(
-        (pair for pair in zip(questions, expected, strict=False) if pair[0] != pair[1]), ("nothing", "something")
-    )
+    differing = (pair for pair in zip(questions, expected, strict=False) if pair[0] != pair[1])
+    now, before = next(differing, ("nothing", "something"))
     return (
-        f"the same answers led to {here[0]:.300} now and to {here[1]:.300} before. An engine that is explored must be a function "
+        f"the same answers led to {now:.300} now and to {before:.300} before. An engine that is explored must be a function "
         "of its answers: no clock, no random numbers, nothing kept from another run."
     )
 
@@ -289,7 +281,7 @@ def _known(engine: Engine) -> frozenset[str]:
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 
 
-def one_claim(identity: str, functions: Callable[[Engine, str], Mapping[str, Any]]) -> Program:
+def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]]) -> Program:
     """One claim of a worker, made as in a lane. `functions` gives the workflows for a claim's label."""
 
     def play(engine: Engine) -> str:
@@ -297,7 +289,7 @@ def one_claim(identity: str, functions: Callable[[Engine, str], Mapping[str, Any
             claim = engine.claim_workflow(identity, LEASE_SECONDS)
             if claim is None:
                 return "idle"
-            function = functions(engine, f"{identity}.{claim.fence_token}")[claim.name]
+            function = functions(f"{identity}.{claim.fence_token}")[claim.name]
             return carry(engine, claim, function, engine.tool)
         except LostLease:
             return "lost"

@@ -1,4 +1,4 @@
-"""The result of an exploration: figures, findings with their shortest schedules, and a sample of all schedules."""
+"""The result of an exploration: figures, and findings with their shortest schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..notebook.tables import STYLE
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
-from .trace import walked
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,6 @@ class Exploration:
             return "harm" if "harm" in kinds else "authority"
         return "redundant" if self.exhausted else "unknown"
 
-    def sample(self, count: int, seed: int = 1) -> list[Schedule]:
-        """So many schedules, drawn among all with equal chance. Raises ValueError if the space was not exhausted."""
-        if self.graph is None or not self.exhausted:
-            raise ValueError(
-                f"only an exhausted space has a sample of schedules; this one was stopped by {self.stopped}"
-            )
-        return [Schedule(self.setting, tuple(moves)) for moves in self.graph.sample(count, seed)]
-
-    def history(self, schedule: Schedule) -> list[dict[str, Any]]:
-        """The history that this schedule makes, from what was remembered."""
-        assert self.graph
-        return walked(self.graph.rules, schedule.moves).history
-
-    def ends(self, schedule: Schedule) -> tuple[str, ...]:
-        """The statuses of the workflows after this schedule, from what was remembered."""
-        assert self.graph
-        return self.graph.rules.world.ends(walked(self.graph.rules, schedule.moves).state.rows)
-
     def to_dict(self) -> dict[str, Any]:
         """The figures and findings, as JSON can hold them."""
         return {
@@ -130,12 +111,9 @@ class Exploration:
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
         figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {depth}"
         asked = f"PostgreSQL was asked {self.statements:,} statements on {self.rows:,} different sets of rows"
-        end = (
-            f"Stopped by {self.stopped}."
-            if self.stopped
-            else "Exhausted" + (": every invariant holds." if self.ok else ".")
-        )
-        return [f"{what}{less}.", f"{figures}.", f"{asked}.", end, *(str(finding) for finding in self.findings)]
+        exhausted = "Exhausted: every invariant holds." if self.ok else "Exhausted."
+        end = f"Stopped by {self.stopped}." if self.stopped else exhausted
+        return [f"{what}{less}.", f"{figures}.", f"{asked}.", end, *map(str, self.findings)]
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), f"{self.seconds:.1f} s."])
@@ -145,11 +123,9 @@ class Exploration:
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
-        rows = "".join(
-            f'<tr><td style="white-space:nowrap">{one.kind}</td>'
-            f"<td>{html.escape(one.sentence)}</td><td>{html.escape(one.line)}</td>"
-            f"<td>{html.escape(one.guilty)}</td></tr>"
-            for one in self.findings
-        )
+        rows = ""
+        for one in self.findings:
+            cells = "".join(f"<td>{html.escape(text)}</td>" for text in (one.sentence, one.line, one.guilty))
+            rows += f'<tr><td style="white-space:nowrap">{one.kind}</td>{cells}</tr>'
         head = "<tr><th>kind</th><th>invariant</th><th>shortest schedule</th><th>guilty row</th></tr>"
         return f'{STYLE}<div class="af-look">{lines}{f"<table>{head}{rows}</table>" if rows else ""}</div>'

@@ -8,17 +8,16 @@ the first way to a state is a shortest one. A move that changes nothing, such as
 
 from __future__ import annotations
 
-import random
-from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
+from ...database import Row
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
-from ..verify.snapshot import Row
-from .own_process import OutOfTime, Progress
+from .own_process import OutOfTime, SearchProgress
 from .replayed_worker import Place, WrongCode
 from .transitions import Happened, World
 
@@ -38,14 +37,9 @@ class Bounds:
     payloads: int = 1
 
     def __str__(self) -> str:
-        return ", ".join(
-            f"{one.name.replace('_', ' ')} {getattr(self, one.name)}"
-            for one in fields(self)
-            if self._is_shown(one.name)
-        )
-
-    def _is_shown(self, name: str) -> bool:
-        return name in ("crashes", "expiries", "lost_replies") or getattr(self, name) > (name == "payloads")
+        always, bounds = ("crashes", "expiries", "lost_replies"), asdict(self).items()
+        shown = [(name, most) for name, most in bounds if name in always or most > (name == "payloads")]
+        return ", ".join(f"{name.replace('_', ' ')} {most}" for name, most in shown)
 
 
 class ExplorerState(NamedTuple):
@@ -71,10 +65,6 @@ class Rules:
         self.world, self.bounds, self.lanes = world, bounds, LANES[:workers]
         places = tuple(world.started(world.identity(lane, world.first)).number for lane in self.lanes)
         self.first = ExplorerState(world.first, places)
-        self._go = [Move("go", lane) for lane in self.lanes]
-        self._kill = [Move("kill", lane) for lane in self.lanes]
-        self._start = [Move("start", lane) for lane in self.lanes]
-        self._renew = [Move("renew", lane) for lane in self.lanes]
 
     def steps(self, state: ExplorerState) -> Iterator[Successor]:
         """Go, lose, kill, start, renew, each lane in turn; then expire, due, events, forget, each workflow in turn."""
@@ -85,7 +75,7 @@ class Rules:
         for index, number in enumerate(state.lanes):
             if number == DEAD:
                 started = self.world.started(self.world.identity(self.lanes[index], state.rows))
-                yield self._start[index], state._replace(lanes=_put(state.lanes, index, started.number)), None
+                yield Move("start", self.lanes[index]), _at(started.number, state, index, state.rows), None
         yield from self._renewing(state, alive)
         yield from self._outside(state)
 
@@ -93,13 +83,15 @@ class Rules:
         for index, place in alive:
             happened = self.world.go(state.rows, place)
             if happened.rows != state.rows or happened.place.number != place.number:
-                yield self._go[index], _after(state, index, happened), happened
+                after = _at(happened.place.number, state, index, happened.rows)
+                yield Move("go", self.lanes[index]), after, happened
         for kind in _LOSING:
             spent = self._spent(state, kind)
             for index, place in alive:
                 if spent and place.stands and place.stands.transaction == "tool":
                     happened = self.world.go(state.rows, place, kind.loses)
-                    yield Move(kind.name, self.lanes[index]), _after(spent, index, happened), happened
+                    after = _at(happened.place.number, spent, index, happened.rows)
+                    yield Move(kind.name, self.lanes[index]), after, happened
 
     def _spent(self, state: ExplorerState, kind: FaultKind) -> ExplorerState | None:
         """The state when this fault is counted against its bound; None if the bound is reached."""
@@ -112,41 +104,33 @@ class Rules:
         for index, place in alive:
             if spent and place.answers:
                 rows = self.world.killed(state.rows, place.program)
-                yield self._kill[index], spent._replace(rows=rows, lanes=_put(state.lanes, index, DEAD)), None
+                yield Move("kill", self.lanes[index]), _at(DEAD, spent, index, rows), None
 
     def _renewing(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
-        if state.renewals < self.bounds.renewals:
-            for index, place in alive:
-                if place.stands and place.stands.workflow:
-                    happened = self.world.renewed(state.rows, place)
-                    if happened.rows != state.rows:
-                        yield (
-                            self._renew[index],
-                            state._replace(rows=happened.rows, renewals=state.renewals + 1),
-                            happened,
-                        )
+        for index, place in alive if state.renewals < self.bounds.renewals else ():
+            if place.stands and place.stands.workflow:
+                happened = self.world.renewed(state.rows, place)
+                if happened.rows != state.rows:
+                    after = state._replace(rows=happened.rows, renewals=state.renewals + 1)
+                    yield Move("renew", self.lanes[index]), after, happened
 
     def _outside(self, state: ExplorerState) -> Iterator[Successor]:
         rows = self.world.cache.rows(state.rows)
         yield from self._timely(state, rows.workflows)
-        if self.world.events:
-            yield from self._delivering(state, rows.workflows)
+        yield from self._delivering(state, rows.workflows)
         spent = self._spent(state, FAULTS["forget"])
         if spent and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
             yield Move("forget"), spent._replace(rows=happened.rows), happened
 
     def _timely(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
-        several, spent = len(workflows) > 1, self._spent(state, FAULTS["expire"])
+        spent, several = self._spent(state, FAULTS["expire"]), len(workflows) > 1
+        alone = sum(row["lease"] == "live" for row in workflows) == 1
         for number, row in enumerate(workflows, 1):
-            if row["status"] != "ready":
-                continue
-            if row["lease"] == "live" and spent:
+            if row["status"] == "ready" and row["lease"] == "live" and spent:
                 happened = self.world.expired(state.rows, row["id"])
-                alone = sum(other["lease"] == "live" for other in workflows) == 1
-                move = Move("expire", request=None if alone else number)
-                yield move, spent._replace(rows=happened.rows), happened
-            if row["lease_owner"] is None and not row["due"]:
+                yield Move("expire", request=None if alone else number), spent._replace(rows=happened.rows), happened
+            if row["status"] == "ready" and row["lease_owner"] is None and not row["due"]:
                 happened = self.world.expired(state.rows, row["id"])
                 yield Move("due", request=number if several else None), state._replace(rows=happened.rows), happened
 
@@ -154,7 +138,7 @@ class Rules:
         several, bit = len(workflows) > 1, 1
         for number, row in enumerate(workflows, 1):
             for event, payload in self.world.events:
-                for value in _payloads(payload, self.bounds.payloads):
+                for value in (payload, *range(2, self.bounds.payloads + 1)):
                     is_open = row["status"] in ("ready", "waiting") and row["waiting_for"] in (None, event)
                     if is_open and not state.delivered & bit:
                         happened = self.world.delivered(state.rows, row["id"], event, value)
@@ -163,16 +147,9 @@ class Rules:
                     bit <<= 1
 
 
-def _payloads(first: object, count: int) -> list[object]:
-    return [first, *range(2, count + 1)]
-
-
-def _put(lanes: tuple[int, ...], index: int, number: int) -> tuple[int, ...]:
-    return (*lanes[:index], number, *lanes[index + 1 :])
-
-
-def _after(state: ExplorerState, index: int, happened: Happened) -> ExplorerState:
-    return state._replace(rows=happened.rows, lanes=_put(state.lanes, index, happened.place.number))
+def _at(place: int, state: ExplorerState, index: int, rows: int) -> ExplorerState:
+    """The state with these rows, and with the worker of one lane at this place."""
+    return state._replace(rows=rows, lanes=(*state.lanes[:index], place, *state.lanes[index + 1 :]))
 
 
 @dataclass(frozen=True)
@@ -186,21 +163,20 @@ class Fall:
 
 
 class Graph:
-    """The states that were reached, in the order in which they were: breadth first, so the first way is a shortest one."""
+    """The states that were reached, breadth first, so the first way to each is a shortest one.
+
+    `following` holds, for each state that was expanded, the moves from it and the states to which they lead.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.states: list[ExplorerState] = [rules.first]
+        self.following: list[list[tuple[Move, int]]] = []
         self._numbers: dict[ExplorerState, int] = {rules.first: 0}
-        self._came = array("i", [-1])
-        self._by = array("i", [-1])
-        self._moves: list[Move] = []
-        self._move_numbers: dict[Move, int] = {}
-        self._begins = array("q", [0])
-        self._targets = array("i")
-        self._labels = array("i")
+        self._came: list[tuple[int, Move]] = [(-1, Move(""))]
+        self._moves: dict[Move, Move] = {}  # equal moves are one object, in memory and on the way to the parent process
         self.falls: dict[str, Fall] = {}
-        self.at, self.looked_at, self.depth, self.stopped = 0, 0, 0, ""
+        self.at, self.looked_at, self.depth, self.transitions, self.stopped = 0, 0, 0, 0, ""
         self.doubt: WrongCode | None = None
         self.doubtful = 0
 
@@ -210,68 +186,56 @@ class Graph:
 
     # -- search ------------------------------------------------------------------------------------------------------
 
-    def search(self, moves: int | None, enough: Callable[[Fall], bool]) -> None:
+    def search(self, moves: int | None, ends: tuple[str, ...]) -> None:
         """Reaches and expands every state within the bounds; `stopped` gives the reason if it could not.
 
-        `enough` is called with each first fall of an invariant, and may end the search; `moves` bounds a schedule's length.
+        The first fall of an invariant of a kind in `ends` ends the search; `moves` bounds a schedule's length.
         """
         level_ends, progress = 1, self.rules.world.player.progress
         while self.at < len(self.states):
             if self.at == level_ends:
                 self.depth, level_ends = self.depth + 1, len(self.states)
-            if self.depth == moves:
-                self.stopped = f"the bound of {moves} moves"
-                break
             self._report(progress)
             try:
                 progress.check_deadline()
-                fell = self._expand(self.at, enough)
+                if self.depth == moves:
+                    self.stopped = f"the bound of {moves} moves"
+                elif self._expand(self.at, ends):
+                    self.stopped = "an invariant that fell"
             except OutOfTime as over:
                 self.stopped = str(over)
+            if self.stopped:
                 break
-            if fell:
-                self.stopped = "an invariant that fell"
-                break
-            self._begins.append(len(self._targets))
             self.at += 1
         self._report(progress)
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, progress: SearchProgress) -> None:
         progress.states, progress.transitions, progress.depth = self.at, self.transitions, self.depth
         progress.statements, progress.rows = self.rules.world.cache.statements, len(self.rules.world.cache)
 
-    def _expand(self, at: int, enough: Callable[[Fall], bool]) -> bool:
+    def _expand(self, at: int, ends: tuple[str, ...]) -> bool:
+        """Whether an invariant fell that is enough to end the search."""
         self.looked_at = at
+        self.following.append([])
         for move, state, happened in self.rules.steps(self.states[at]):
-            hurt = False
-            if happened is not None and happened.violations:
-                for invariant, guilty in happened.violations:
-                    hurt = hurt or invariant.kind == "harm"
-                    if self._fell(Fall(invariant, guilty, at, move)) and enough(self.falls[invariant.name]):
-                        return True
-            if hurt:
+            fallen = happened.violations if happened else ()
+            for invariant, guilty in fallen:
+                if self._fell(Fall(invariant, guilty, at, move)) and invariant.kind in ends:
+                    return True
+            if any(invariant.kind == "harm" for invariant, _ in fallen):
                 continue  # what follows a harm is no news
             known = len(self.states)
-            target = self._reached(state, at, move)
-            if target == known and not self._fine(target) and enough(self.falls["no workflow is stuck"]):
-                return True
+            target = self._numbers.setdefault(state, known)
+            move = self._moves.setdefault(move, move)
+            self.following[at].append((move, target))
+            self.transitions += 1
+            if target == known:
+                self.states.append(state)
+                self._came.append((at, move))
+                if not self._fine(target) and "harm" in ends:
+                    return True
             self.looked_at = at
         return False
-
-    def _reached(self, state: ExplorerState, at: int, move: Move) -> int:
-        number = self._numbers.get(state)
-        label = self._move_numbers.get(move)
-        if label is None:
-            label = self._move_numbers[move] = len(self._moves)
-            self._moves.append(move)
-        if number is None:
-            number = self._numbers[state] = len(self.states)
-            self.states.append(state)
-            self._came.append(at)
-            self._by.append(label)
-        self._targets.append(number)
-        self._labels.append(label)
-        return number
 
     def _fine(self, number: int) -> bool:
         """Whether a new state's workflows can still be completed; if not, the fall is noted."""
@@ -291,67 +255,25 @@ class Graph:
 
     def _fell(self, fall: Fall) -> bool:
         """Whether this is the first fall of its invariant; later ones are no shorter."""
-        if fall.invariant.name in self.falls:
-            return False
-        self.falls[fall.invariant.name] = fall
-        return True
+        return self.falls.setdefault(fall.invariant.name, fall) is fall
 
     # -- schedules ---------------------------------------------------------------------------------------------------
-
-    @property
-    def transitions(self) -> int:
-        """How many transitions lead from a state to another."""
-        return len(self._targets)
 
     def way(self, number: int) -> list[Move]:
         """The moves of a shortest schedule to a state; of several, the first in the order of Rules.steps()."""
         moves: list[Move] = []
         while number > 0:
-            moves.append(self._moves[self._by[number]])
-            number = self._came[number]
+            number, move = self._came[number]
+            moves.append(move)
         return moves[::-1]
-
-    def next_of(self, number: int) -> list[tuple[Move, int]]:
-        """The moves from a state and where they lead."""
-        edges = range(self._begins[number], self._begins[number + 1])
-        return [(self._moves[self._labels[edge]], self._targets[edge]) for edge in edges]
 
     def counts(self) -> list[int] | None:
         """For each state, how many schedules begin there and go on until no move is possible; None if some never end."""
-        order = self._sorted()
-        if order is None:
+        leads = {number: [target for _, target in moves] for number, moves in enumerate(self.following)}
+        counts = [1] * len(self.states)
+        try:
+            for number in TopologicalSorter(leads).static_order():  # a state comes after those that it leads to
+                counts[number] = sum([counts[target] for target in leads[number]]) or 1
+        except CycleError:
             return None
-        counts = [0] * len(self.states)
-        begins, targets = self._begins, self._targets
-        for number in reversed(order):
-            first, last = begins[number], begins[number + 1]
-            counts[number] = sum([counts[targets[edge]] for edge in range(first, last)]) if last > first else 1
         return counts
-
-    def _sorted(self) -> list[int] | None:
-        """The states, each before those that it leads to; None if there is a circle."""
-        into = [0] * len(self.states)
-        for target in self._targets:
-            into[target] += 1
-        order = [number for number, count in enumerate(into) if not count]
-        for number in order:
-            for edge in range(self._begins[number], self._begins[number + 1]):
-                target = self._targets[edge]
-                into[target] -= 1
-                if not into[target]:
-                    order.append(target)
-        return order if len(order) == len(self.states) else None
-
-    def sample(self, count: int, seed: int) -> list[list[Move]]:
-        """So many schedules to their ends, each equally likely. Raises ValueError if some schedule never ends."""
-        counts, chance = self.counts(), random.Random(seed)
-        if counts is None:
-            raise ValueError("some schedules never end, so none can be chosen among all")
-        return [self._drawn(counts, chance) for _ in range(count)]
-
-    def _drawn(self, counts: list[int], chance: random.Random) -> list[Move]:
-        moves, number = [], 0
-        while following := self.next_of(number):
-            (move, number) = chance.choices(following, [counts[target] for _, target in following])[0]
-            moves.append(move)
-        return moves

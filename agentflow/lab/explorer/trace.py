@@ -7,7 +7,9 @@ comparable with one that was played on lanes.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +17,9 @@ from ...statements import TRANSACTIONS
 from ..history.faults import fault
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
+from .answers import bare_entry
 from .replayed_worker import Place
-from .search import DEAD, ExplorerState, Rules
+from .search import DEAD, Rules
 
 _ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
@@ -32,15 +35,14 @@ class Walk:
         self.rules, self.state, self.history = rules, rules.first, list[dict[str, Any]]()
         self._starts = dict.fromkeys(rules.lanes, 1)
         self._holder: dict[str, str] = {}
-        self._crashes: dict[str, int] = {}
+        self._crashes = Counter[str]()
         self._effects: dict[tuple[str, str | None], dict[str, Any]] = {}
-        self._count = 0
         world = rules.world
         for workflow_id in world.workflows:
-            self._write({**_bare(workflow_id, "workflow_created", "create"), "subject": world.setting.workflow})
+            self._write(bare_entry(workflow_id, "workflow_created", "create", subject=world.setting.workflow))
 
-    def take(self, move: Move) -> ExplorerState:
-        """The state after the move. Raises ValueError if it is not possible here."""
+    def take(self, move: Move) -> None:
+        """Goes on to the state after the move. Raises ValueError if it is not possible here."""
         found = next(((state, what) for one, state, what in self.rules.steps(self.state) if one == move), None)
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
@@ -53,11 +55,10 @@ class Walk:
             self._fault(move, stood)
         if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
-                self._write(_bare(workflow_id, kind.event, "fault"))
+                self._write(bare_entry(workflow_id, kind.event, "fault"))
         if move.verb == "start":
             self._starts[move.lane] += 1
         self.state = state
-        return state
 
     def _place(self, lane: str) -> Place | None:
         number = self.state.lanes[self.rules.lanes.index(lane)] if lane else DEAD
@@ -66,9 +67,9 @@ class Walk:
     def _fault(self, move: Move, stood: Place) -> None:
         at = stood.stands
         assert at and at.workflow
-        subject = at.subject if fault(move.verb).loses else at.place
-        entry = _bare(at.workflow, fault(move.verb).event, "fault")
-        self._write({**entry, "subject": subject, "worker": self._identity(move.lane), "fence_token": at.token})
+        kind, who = fault(move.verb), {"worker": self._identity(move.lane), "fence_token": at.token}
+        subject = at.subject if kind.loses else at.place
+        self._write(bare_entry(at.workflow, kind.event, "fault", subject=subject, **who))
 
     def _identity(self, lane: str) -> str:
         shared = self.rules.world.setting.names == "shared"
@@ -81,9 +82,9 @@ class Walk:
             entry["worker"] = self._identity(lane)
         if entry["transaction"] == "claim":
             if detail.get("held_by"):
-                self._crashes[workflow_id] = self._crashes.get(workflow_id, 0) + 1
+                self._crashes[workflow_id] += 1
                 detail |= {"held_by": self._holder.get(workflow_id)}
-            detail["crashes"] = self._crashes.get(workflow_id, 0)
+            detail["crashes"] = self._crashes[workflow_id]
             self._holder[workflow_id] = entry["worker"]
         if entry["event"] in _ADVANCES:
             self._crashes[workflow_id] = 0
@@ -106,13 +107,6 @@ class Walk:
         self.history.append({**entry, "n": mine + 1, "at": at, "detail": detail})
 
 
-def _bare(workflow_id: str, event: str, transaction: str) -> dict[str, Any]:
-    return {
-        "workflow_id": workflow_id, "event": event, "transaction": transaction, "subject": None, "worker": None,
-        "fence_token": None, "detail": None,
-    }  # fmt: skip
-
-
 def _parsed(detail: Any) -> Any:
     return json.loads(detail) if isinstance(detail, str) else detail
 
@@ -122,5 +116,5 @@ def walked(rules: Rules, moves: Iterable[Move]) -> Walk:
     walk = Walk(rules)
     for move in moves:
         for _ in range(move.times or 1):
-            walk.take(Move(move.verb, move.lane, 1, move.request, move.event, move.payload, move.payload_text))
+            walk.take(replace(move, times=1))
     return walk

@@ -9,8 +9,11 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from typing import Any
 
+from ...database import Row
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
@@ -20,9 +23,9 @@ from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
-from ..verify.snapshot import Row, Rows
+from ..verify.snapshot import Rows
 from .answers import AnswerCache
-from .own_process import Progress
+from .own_process import SearchProgress
 from .replayed_worker import Place, Player, WrongCode, one_claim
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
@@ -37,7 +40,6 @@ class Happened:
     place: Place
     entries: tuple[Row, ...]
     violations: tuple[tuple[Invariant, Guilty], ...]
-    ended: str | None
 
 
 class World:
@@ -47,7 +49,7 @@ class World:
     """
 
     def __init__(
-        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], progress: Progress,
+        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], progress: SearchProgress,
         where: Callable[[], str],
     ) -> None:  # fmt: skip
         self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
@@ -56,7 +58,11 @@ class World:
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
-        self.first = self._created(inputs)
+
+        def create(engine: Engine) -> None:
+            engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
+
+        self.first = self._outside(self.cache.number(Rows()), "create", create).rows
         self.expected: tuple[str, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
@@ -70,20 +76,15 @@ class World:
         """Who starts in the lane: a name that nothing in the rows remembers, unless all share one."""
         if self.setting.names == "shared":
             return SHARED_NAME
-        number = 1
-        while self.cache.holds(rows, f"{lane}.{number}"):
-            number += 1
-        return f"{lane}.{number}"
+        text = self.cache.text(rows)
+        return next(name for number in count(1) if (name := f"{lane}.{number}") not in text)
 
     def started(self, identity: str) -> Place:
         """Where a worker of this identity stands before its claim."""
-        root = self._roots.get(identity)
-        if root is None:
-            root = self._roots[identity] = self.player.start(identity, one_claim(identity, self._functions))
-        return root
-
-    def _functions(self, engine: Engine, label: str) -> dict[str, Any]:
-        return workflows_for(self.setting, label, self._steady)
+        if identity not in self._roots:
+            functions = partial(workflows_for, self.setting, own=self._steady)
+            self._roots[identity] = self.player.start(identity, one_claim(identity, functions))
+        return self._roots[identity]
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
         """The worker's next transaction, up to where it stands before the one after.
@@ -128,7 +129,7 @@ class World:
         judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
         guilty = tuple(violations(judged))
         then = place if place.pending else self._roots.get(place.program, place)
-        return Happened(number, then, tuple(entries), guilty, place.ended)
+        return Happened(number, then, tuple(entries), guilty)
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""
@@ -154,44 +155,35 @@ class World:
         at = place.stands
         assert at and at.workflow
         claim = Claim(at.workflow, str(at.worker), at.token or 0, lease_seconds=LEASE_SECONDS)
-        return self._outside(rows, f"renew {claim}", lambda engine: engine.renew_lease(claim), claim)
+        return self._outside(rows, f"renew {claim}", lambda engine: engine.renew_lease(claim))
 
-    def _outside(self, rows: int, name: str, do: Callable[[Engine], Any], claim: Claim | None = None) -> Happened:
+    def _outside(self, rows: int, name: str, do: Callable[[Engine], Any]) -> Happened:
         def program(engine: Engine) -> str:
             with suppress(AlreadyFinished, EventRefused, LostLease):
                 do(engine)
             return "done"
 
-        return self._to_its_end(rows, self.player.start(name, program))
+        return self.to_its_end(rows, self.player.start(name, program))
 
-    def _to_its_end(self, rows: int, place: Place) -> Happened:
+    def to_its_end(self, rows: int, place: Place) -> Happened:
+        """The last transaction of the run or act that stands there, after all those before it."""
         happened = self.go(rows, place)
-        while happened.place.pending and happened.place.number != place.number:
+        while happened.place.pending and happened.place.answers:
             happened = self.go(happened.rows, happened.place)
         return happened
 
     # -- rows --------------------------------------------------------------------------------------------------------
-
-    def _created(self, inputs: Sequence[Any]) -> int:
-        """The number of the rows in which the workflows have just been created."""
-
-        def program(engine: Engine) -> str:
-            engine.create_workflows(inputs, name=self.setting.workflow, workflow_ids=self.workflows)
-            return "done"
-
-        return self._to_its_end(self.cache.number(Rows()), self.player.start("create", program)).rows
 
     def can_finish(self, rows: int) -> bool:
         """Whether a new worker, alone and given time, brings every workflow to the end it has undisturbed.
 
         One that is failed because the crash budget is spent ends as promised, too.
         """
-        found = self._finishes.get(rows)
-        if found is None:
+        if rows not in self._finishes:
             after = self.cache.rows(self.finished(rows)).workflows
             good = (row["status"] == end or _is_spent(row) for row, end in zip(after, self.expected, strict=True))
-            found = self._finishes[rows] = all(good)
-        return found
+            self._finishes[rows] = all(good)
+        return self._finishes[rows]
 
     def ends(self, rows: int) -> tuple[str, ...]:
         """The workflows' statuses."""
@@ -205,17 +197,10 @@ class World:
         me = self.started(self.identity("A", rows))
         for _ in range(MOST_STEPS):
             before = rows
-            rows = self.carried(self.given_time(rows)[1], me)
+            rows = self.to_its_end(self.given_time(rows)[1], me).rows
             if rows == before:
                 break
         return rows
-
-    def carried(self, rows: int, place: Place) -> int:
-        """The rows when the worker's next run has ended."""
-        happened = self.go(rows, place)
-        while happened.place.number != place.number:
-            happened = self.go(happened.rows, happened.place)
-        return happened.rows
 
     def given_time(self, rows: int) -> tuple[list[Move], int]:
         """Every lease ended, every back-off over, every event delivered: the moves, and the rows after them."""
@@ -240,10 +225,7 @@ class World:
         for order in (at_work, at_work[::-1]):
             then = rows
             for place in order:
-                happened = self.go(then, place)
-                while happened.place.stands and happened.place.stands.workflow:
-                    happened = self.go(happened.rows, happened.place)
-                then = happened.rows
+                then = self.to_its_end(then, place).rows
                 if self.can_finish(then):
                     return ()
         judged = Transition(self.cache.rows(rows), self.cache.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))

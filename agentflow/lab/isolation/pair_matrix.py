@@ -6,11 +6,11 @@ The outcome must be that of one order or the other. This is what entitles the ex
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from ...database import Database
 from ...engine import Engine, find_database
@@ -38,16 +38,6 @@ class PairMatrix:
         """The pairs that came out like neither order, or waited where nobody may; known differences are not among them."""
         return [pair for pair in self.pairs if pair.like is None]
 
-    @property
-    def known(self) -> Counter[str]:
-        """How often each known difference was met."""
-        return Counter(pair.like for pair in self.pairs if pair.like and pair.is_known)
-
-    @staticmethod
-    def reason(name: str) -> str:
-        """Why the known difference of this name does no harm."""
-        return KNOWN[name].reason
-
     def __str__(self) -> str:
         return matrix_picture.text(self.engine, self.pairs)
 
@@ -73,9 +63,7 @@ def pair_matrix(
     began = time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         several = threads.map(lambda _: list(_play(kind, where, todo, wanted)), range(min(AT_ONCE, len(todo))))
-        found = [pair for some in several for pair in some]
-    order = list(SITUATIONS)
-    found.sort(key=lambda pair: order.index(pair.situation))
+        found = sorted(chain.from_iterable(several), key=lambda pair: list(SITUATIONS).index(pair.situation))
     return PairMatrix(kind.__name__, tuple(found), time.perf_counter() - began)
 
 
@@ -86,7 +74,7 @@ def _know(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:
-    """The pairs of the situations that this sessions took from the list."""
+    """The pairs of the situations that these two sessions take from the list."""
     url = where.url.render_as_string(hide_password=False)
     with own_schema(url, new_name("pairs")) as database, closing(TwoSessions(kind, database)) as sessions:
         while todo:
@@ -108,8 +96,7 @@ def _matrix(sessions: TwoSessions, situation: str, several: list[Call]) -> Itera
         if back[first] or first.transaction not in PASSES:  # a read, or a claim of nothing, ends only in one way
             found, waited = sessions.at_once(first, second, "ROLLBACK")
             expected = replace(alone[second], first=found.first)
-            pair = Pair(situation, first, second, "ROLLBACK", waited, None, found, expected)
-            yield _judged(pair, None, before)
+            yield _judged(Pair(situation, first, second, "ROLLBACK", waited, None, found, expected), None, before)
         found, waited = sessions.at_once(first, second, "COMMIT")
         if back[first]:
             sessions.restore(back[first])

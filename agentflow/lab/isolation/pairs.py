@@ -19,7 +19,7 @@ IN_TURN, OTHER_WAY, ALONE = "first, then second", "second, then first", "second 
 class Pair:
     """`second` was started while `first` was uncommitted; then `first` ended with `end`.
 
-    `like` says what it came out like: first then second, second then first (if it did not wait), second alone (after a
+    `like` names what it came out like: first then second, second then first (if it did not wait), second alone (after a
     rollback), or the name of a known difference; None is a difference. Then `found` and `expected` are kept.
     """
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import psycopg
@@ -33,7 +34,9 @@ _TABLES = {
     "workflows": "workflows", "steps": "steps", "intents": "action_intents", "history": "history",
     "effects": "tool_ledger", "attempts": "tool_attempts",
 }  # fmt: skip
-_INSERT = "INSERT INTO {place} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{place}, {rows});"
+_RESTORE = """\
+DELETE FROM {place};
+INSERT INTO {place} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{place}, {rows});"""
 
 # All rows, without clock values and generated numbers: a lease is live or not, a back-off over or not.
 _ROWS = Statement(
@@ -78,7 +81,7 @@ class PairOutcome:
     rows: str
 
 
-class Session:
+class HeldSession:
     """One connection, on which one statement at a time runs, in whatever transaction is open there."""
 
     def __init__(self, where: Database, application_name: str) -> None:
@@ -101,7 +104,7 @@ class Session:
             raise translate(error, self.connection, name, where=where, schema=schema) from error
 
     def close(self) -> None:
-        """The connection is closed; what was open in it is rolled back."""
+        """Closes the connection, which rolls back what was open."""
         self.connection.close()
 
 
@@ -128,13 +131,13 @@ class _Side:
     """One of the two who act: an engine on a connection of its own, always inside an open transaction."""
 
     def __init__(self, kind: type[Engine], where: Database) -> None:
-        self.session = Session(where, "agentflow-pairs")
+        self.session = HeldSession(where, "agentflow-pairs")
         self.session.run("SET synchronous_commit = off")
         self.session.run("BEGIN")
         self.engine = kind(self.session.database)
 
     def end(self, how: End) -> None:
-        """The open transaction has ended, and the next one is open."""
+        """Ends the open transaction, and opens the next one."""
         self.session.run(f"{how} AND CHAIN")
 
     def call(self, call: Call) -> str:
@@ -182,13 +185,9 @@ class TwoSessions:
         own, world = (sql.Identifier(self.database.schema + suffix) for suffix in ("", WORLD_SUFFIX))
         for section, table in _TABLES.items():
             place = sql.SQL("{}.{}").format(world if table.startswith("tool") else own, sql.Identifier(table))
-            found = self.watcher.execute(
-                sql.SQL("SELECT json_agg(t)::text AS rows FROM {} AS t").format(place)
-            ).fetchone()
-            script = sql.SQL("DELETE FROM {};").format(place)
-            if found and found["rows"]:
-                script += sql.SQL(_INSERT).format(place=place, rows=sql.Literal(found["rows"]))
-            self.scripts[section] = script
+            query = sql.SQL("SELECT coalesce(json_agg(t), '[]')::text AS rows FROM {} AS t").format(place)
+            for row in self.watcher.execute(query):
+                self.scripts[section] = sql.SQL(_RESTORE).format(place=place, rows=sql.Literal(row["rows"]))
         return claims
 
     def way_back(self, before: str, after: str) -> bytes:
@@ -223,16 +222,14 @@ class TwoSessions:
             self.one.failed()
             return answer
 
-        answer, other, waited = at_once(
-            hold, lambda: self.two.call(second), lambda: self.one.end(end), self._two_waits, self.thread
-        )
+        release = partial(self.one.end, end)
+        answer, other, waited = at_once(hold, partial(self.two.call, second), release, self._two_waits, self.thread)
         self.two.failed()
         rows = self.two.rows()
         self.two.end("ROLLBACK")
         return PairOutcome(answer, other, rows), waited
 
     def _two_waits(self) -> bool:
-        found = self.watcher.execute(
-            "SELECT %s = ANY(pg_blocking_pids(%s)) AS waits", [self.one.session.pid, self.two.session.pid], prepare=True
-        ).fetchone()
-        return bool(found and found["waits"])
+        pids = [self.two.session.pid, self.one.session.pid]
+        query = "SELECT FROM unnest(pg_blocking_pids(%s)) AS pid WHERE pid = %s"
+        return bool(self.watcher.execute(query, pids, prepare=True).rowcount)

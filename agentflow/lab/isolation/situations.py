@@ -18,6 +18,7 @@ from ..laboratory.laboratory import LEASE_SECONDS
 WORKFLOW = "request-1"
 _ERROR = {"type": "Boom", "message": "boom", "traceback": ""}
 Claims = dict[str, Claim]
+Situation = Callable[[Engine], Claims]
 STALE = "stale "
 _ONE_OF_EACH = ("load", "checkpoint", "complete", "renew")
 
@@ -92,10 +93,6 @@ def _claim(engine: Engine, worker: str) -> Claim:
     return claim
 
 
-def _stale(claims: Claims) -> Claims:
-    return {STALE + who: claim for who, claim in claims.items()}
-
-
 def _absent(_: Engine) -> Claims:
     return {}
 
@@ -117,68 +114,12 @@ def _action_planned(engine: Engine) -> Claims:
     return claims
 
 
-def _in_the_gap(engine: Engine) -> Claims:
-    claims = _action_planned(engine)
-    engine.call_tool(claims["A"], _planned(claims["A"]), engine.tool)
-    return claims
-
-
-def _expired(engine: Engine) -> Claims:
-    claims = _in_the_gap(engine)
-    engine.expire_lease(WORKFLOW)
-    return claims
-
-
-def _taken_over(engine: Engine) -> Claims:
-    return {**_stale(_expired(engine)), "B": _claim(engine, "B")}
-
-
-def _taken_over_by_its_name(engine: Engine) -> Claims:
-    return {**_stale(_expired(engine)), "A": _claim(engine, "A")}
-
-
-def _released(engine: Engine) -> Claims:
-    claims = _action_planned(engine)
-    engine.release_lease(claims["A"])
-    return _stale(claims)
-
-
-def _postponed(engine: Engine) -> Claims:
-    claims = _claimed(engine)
-    engine.postpone(claims["A"], "next", _ERROR, LEASE_SECONDS)
-    return _stale(claims)
-
-
-def _waiting(engine: Engine) -> Claims:
-    claims = _claimed(engine)
-    engine.wait_for_event(claims["A"], "approval", "go")
-    return _stale(claims)
-
-
-def _event_came_first(engine: Engine) -> Claims:
-    claims = _claimed(engine)
-    engine.deliver_event(WORKFLOW, "go", "yes")
-    return claims
-
-
-def _woken(engine: Engine) -> Claims:
-    claims = _waiting(engine)
-    engine.deliver_event(WORKFLOW, "go", "yes")
-    return claims
-
-
 def _budget_spent(engine: Engine) -> Claims:
     claims = _claimed(engine)
     for _ in range(engine.policy.crash_budget):
         engine.expire_lease(WORKFLOW)
         claims["A"] = _claim(engine, "A")
     engine.expire_lease(WORKFLOW)
-    return _stale(claims)
-
-
-def _completed(engine: Engine) -> Claims:
-    claims = _claimed(engine)
-    engine.complete_workflow(claims["A"], "done")
     return _stale(claims)
 
 
@@ -189,31 +130,53 @@ def _failed(engine: Engine) -> Claims:
     return _stale(claims)
 
 
-def _cancelled(engine: Engine) -> Claims:
-    claims = _claimed(engine)
-    engine.cancel_workflow(WORKFLOW)
-    return _stale(claims)
+def _stale(claims: Claims) -> Claims:
+    return {STALE + who: claim for who, claim in claims.items()}
 
 
-SITUATIONS: Mapping[str, Callable[[Engine], Claims]] = {
+def _then(before: Situation, act: Callable[[Engine, Claim], Any]) -> Situation:
+    """The situation after one more transaction, made with A's claim, which A still believes in."""
+
+    def situation(engine: Engine) -> Claims:
+        claims = before(engine)
+        act(engine, next(iter(claims.values())))
+        return claims
+
+    return situation
+
+
+def _lost(before: Situation, act: Callable[[Engine, Claim], Any]) -> Situation:
+    """The situation after one more transaction, with which A's claim has ended."""
+    return lambda engine: _stale(_then(before, act)(engine))
+
+
+def _taken_over(by: str) -> Situation:
+    return lambda engine: {**_stale(_expired(engine)), by: _claim(engine, by)}
+
+
+_in_the_gap = _then(_action_planned, lambda e, c: e.call_tool(c, _planned(c), e.tool))
+_expired = _then(_in_the_gap, lambda e, _: e.expire_lease(WORKFLOW))
+_waiting = _lost(_claimed, lambda e, c: e.wait_for_event(c, "approval", "go"))
+
+SITUATIONS: Mapping[str, Situation] = {
     "absent": _absent,
     "ready": _ready,
     "claimed": _claimed,
     "in the gap": _in_the_gap,
     "lease expired": _expired,
-    "taken over": _taken_over,
-    "taken over by its name": _taken_over_by_its_name,
-    "released": _released,
-    "postponed": _postponed,
+    "taken over": _taken_over("B"),
+    "taken over by its name": _taken_over("A"),
+    "released": _lost(_action_planned, lambda e, c: e.release_lease(c)),
+    "postponed": _lost(_claimed, lambda e, c: e.postpone(c, "next", _ERROR, LEASE_SECONDS)),
     "waiting": _waiting,
-    "event came first": _event_came_first,
-    "woken": _woken,
+    "event came first": _then(_claimed, lambda e, _: e.deliver_event(WORKFLOW, "go", "yes")),
+    "woken": _then(_waiting, lambda e, _: e.deliver_event(WORKFLOW, "go", "yes")),
     "budget spent": _budget_spent,
-    "completed": _completed,
+    "completed": _lost(_claimed, lambda e, c: e.complete_workflow(c, "done")),
     "failed": _failed,
-    "cancelled": _cancelled,
+    "cancelled": _lost(_claimed, lambda e, _: e.cancel_workflow(WORKFLOW)),
 }
-"""By name, how each situation of one workflow comes about; the claims that its workers still believe in."""
+"""How each situation of one workflow is made, by name; it returns the claims that its workers still believe in."""
 
 
 def _is_stale(call: Call) -> bool:

@@ -11,15 +11,12 @@ ACTION_RULES = [
         "a planned action has its entry and its key",
         "Each planned action was written once, by its worker and token, under the key <workflow id>:<key>.",
         f"""
-SELECT 'action_intents',
-       i.workflow_id || ' ' || i.key,
-       'idempotency_key ' || idempotency_key,
-       'idempotency_key ' || {_KEY}
+SELECT 'action_intents', i.workflow_id || ' ' || i.key,
+       'idempotency_key ' || idempotency_key, 'idempotency_key ' || {_KEY}
 FROM action_intents AS i
 WHERE idempotency_key <> {_KEY}
 UNION ALL
-SELECT 'action_intents',
-       i.workflow_id || ' ' || i.key,
+SELECT 'action_intents', i.workflow_id || ' ' || i.key,
        'planned by ' || i.worker || ' with token ' || i.fence_token,
        'an entry action_intent_committed of that worker and token'
 FROM action_intents AS i
@@ -28,10 +25,8 @@ WHERE NOT EXISTS (
     WHERE h.workflow_id = i.workflow_id AND h.event = 'action_intent_committed' AND h.subject = i.key
       AND h.worker = i.worker AND h.fence_token = i.fence_token)
 UNION ALL
-SELECT 'history',
-       h.workflow_id || ' n=' || h.n,
-       'plans action ' || h.subject,
-       'a row in action_intents'
+SELECT 'history', h.workflow_id || ' n=' || h.n,
+       'plans action ' || h.subject, 'a row in action_intents'
 FROM history AS h
 WHERE h.event = 'action_intent_committed'
   AND NOT EXISTS (SELECT FROM action_intents AS i WHERE i.workflow_id = h.workflow_id AND i.key = h.subject)""",
@@ -40,15 +35,12 @@ WHERE h.event = 'action_intent_committed'
         "completed means acknowledged",
         "A completed workflow has no pending action, and an action is acknowledged exactly if its checkpoint stands.",
         """
-SELECT 'action_intents',
-       i.workflow_id || ' ' || i.key,
-       'PENDING, and the workflow is completed',
-       'ACKNOWLEDGED or REFUSED'
+SELECT 'action_intents', i.workflow_id || ' ' || i.key,
+       'PENDING, and the workflow is completed', 'ACKNOWLEDGED or REFUSED'
 FROM action_intents AS i JOIN workflows AS w ON w.id = i.workflow_id
 WHERE i.status = 'PENDING' AND w.status = 'completed'
 UNION ALL
-SELECT 'action_intents',
-       coalesce(i.workflow_id || ' ' || i.key, s.workflow_id || ' ' || s.step_id),
+SELECT 'action_intents', coalesce(i.workflow_id || ' ' || i.key, s.workflow_id || ' ' || s.step_id),
        coalesce('status ' || i.status, 'no planned action'),
        CASE WHEN s.step_id IS NULL THEN 'PENDING: no checkpoint stands' WHEN s.error IS NULL THEN 'status ACKNOWLEDGED'
             ELSE 'status REFUSED' END
@@ -61,16 +53,14 @@ WHERE coalesce(i.status, '') <> CASE WHEN s.step_id IS NULL THEN 'PENDING' WHEN 
         "the recorded result is the tool's",
         "An acknowledged action's result, or its refusal, is what its checkpoint holds; the result is the world's.",
         """
-SELECT 'steps',
-       s.workflow_id || ' ' || s.step_id,
+SELECT 'steps', s.workflow_id || ' ' || s.step_id,
        coalesce('value ' || s.value, 'error ' || s.error),
        coalesce('value ' || i.tool_result, 'error ' || i.error, 'neither value nor error')
 FROM steps AS s JOIN action_intents AS i ON i.workflow_id = s.workflow_id AND i.key = s.step_id
 WHERE s.kind = 'side_effect'
   AND (s.value::jsonb, s.error::jsonb) IS DISTINCT FROM (i.tool_result::jsonb, i.error::jsonb)
 UNION ALL
-SELECT 'action_intents',
-       i.workflow_id || ' ' || i.key,
+SELECT 'action_intents', i.workflow_id || ' ' || i.key,
        'tool_result ' || i.tool_result,
        coalesce('tool_result ' || l.result, 'an effect in the world under ' || i.idempotency_key)
 FROM action_intents AS i
@@ -83,17 +73,13 @@ WHERE i.status = 'ACKNOWLEDGED'
         "one effect for each planned action",
         "The world has at most one effect for each key, and none that nobody planned.",
         """
-SELECT 'tool_ledger',
-       'effect ' || effect_id || ' of ' || workflow_id,
-       'effect ' || nth || ' of one key',
-       'one effect'
+SELECT 'tool_ledger', 'effect ' || effect_id || ' of ' || workflow_id,
+       'effect ' || nth || ' of one key', 'one effect'
 FROM (SELECT *, row_number() OVER (PARTITION BY idempotency_key ORDER BY effect_id) AS nth FROM tool_ledger) AS l
 WHERE nth > 1 AND idempotency_key IS NOT NULL
 UNION ALL
-SELECT 'tool_ledger',
-       'effect ' || effect_id || ' of ' || workflow_id,
-       'key ' || coalesce(idempotency_key, 'none'),
-       'the key of a planned action'
+SELECT 'tool_ledger', 'effect ' || effect_id || ' of ' || workflow_id,
+       'key ' || coalesce(idempotency_key, 'none'), 'the key of a planned action'
 FROM tool_ledger AS l
 WHERE NOT EXISTS (SELECT FROM action_intents AS i WHERE i.idempotency_key = l.idempotency_key)""",
     ),
@@ -101,15 +87,13 @@ WHERE NOT EXISTS (SELECT FROM action_intents AS i WHERE i.idempotency_key = l.id
         "the world was asked for what was planned",
         "Each effect has the workflow, action and arguments of the plan under its key; each attempt those of its effect or plan.",
         """
-SELECT 'tool_ledger',
-       'effect ' || l.effect_id || ' of ' || l.workflow_id,
+SELECT 'tool_ledger', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
        l.action || ' ' || l.arguments || ' for ' || l.workflow_id,
        i.action || ' ' || i.arguments || ' for ' || i.workflow_id
 FROM tool_ledger AS l JOIN action_intents AS i USING (idempotency_key)
 WHERE (l.workflow_id, l.action, l.arguments::jsonb) <> (i.workflow_id, i.action, i.arguments::jsonb)
 UNION ALL
-SELECT 'tool_attempts',
-       'attempt ' || attempt_id || ' of ' || a.workflow_id,
+SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || a.workflow_id,
        a.action || ' under ' || coalesce(a.idempotency_key, 'no key'),
        coalesce(l.action || coalesce(' under ' || l.idempotency_key, ' under no key'),
                 'the effect ' || a.effect_id || ', which is not there', 'the action and key of a plan')
@@ -130,24 +114,19 @@ WITH numbered AS (
     WHERE effect_id IS NOT NULL
     WINDOW w AS (PARTITION BY effect_id ORDER BY attempt, attempt_id)
 )
-SELECT 'tool_attempts',
-       'attempt ' || attempt_id || ' of ' || workflow_id,
+SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || workflow_id,
        'number ' || coalesce(attempt::text, 'none') || ', ' || outcome,
        'number ' || nth || CASE nth WHEN 1 THEN ', effect' ELSE ', repeated' END
 FROM numbered
 WHERE attempt IS DISTINCT FROM nth OR outcome <> CASE nth WHEN 1 THEN 'effect' ELSE 'repeated' END
 UNION ALL
-SELECT 'tool_attempts',
-       'attempt ' || attempt_id || ' of ' || workflow_id,
-       'came at ' || came_at,
-       'not before ' || before
+SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || workflow_id,
+       'came at ' || came_at, 'not before ' || before
 FROM numbered
 WHERE came_at < before
 UNION ALL
-SELECT 'tool_attempts',
-       'attempt ' || attempt_id || ' of ' || workflow_id,
-       'came at ' || came_at,
-       'a time that has come'
+SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || workflow_id,
+       'came at ' || came_at, 'a time that has come'
 FROM tool_attempts
 WHERE came_at > statement_timestamp()""",
     ),
@@ -161,22 +140,18 @@ WITH called AS (
     WHERE effect_id IS NOT NULL
     GROUP BY effect_id
 )
-SELECT 'tool_ledger',
-       'effect ' || l.effect_id || ' of ' || l.workflow_id,
-       'attempts ' || l.attempts,
-       'attempts ' || coalesce(calls, 0)
+SELECT 'tool_ledger', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
+       'attempts ' || l.attempts, 'attempts ' || coalesce(calls, 0)
 FROM tool_ledger AS l LEFT JOIN called USING (effect_id)
 WHERE l.attempts <> coalesce(calls, 0)
 UNION ALL
-SELECT 'tool_ledger',
-       'effect ' || l.effect_id || ' of ' || l.workflow_id,
+SELECT 'tool_ledger', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
        'committed at ' || committed_at,
        'after the plan at ' || i.created_at || ' and before its first attempt was noted at ' || first
 FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
 WHERE committed_at NOT BETWEEN i.created_at AND first
 UNION ALL
-SELECT 'tool_attempts',
-       'effect ' || l.effect_id || ' of ' || l.workflow_id,
+SELECT 'tool_attempts', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
        'first attempt at ' || first,
        'after the plan at ' || i.created_at || coalesce(' and before the acknowledgment at ' || i.acknowledged_at, '')
 FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
@@ -186,15 +161,12 @@ WHERE first < i.created_at OR (i.status = 'ACKNOWLEDGED' AND first > i.acknowled
         "each event has one payload",
         "A wait got the payload in its workflow's row; each event there was delivered once; nobody waits for one that came.",
         """
-SELECT 'steps',
-       s.workflow_id || ' ' || s.step_id,
-       'payload ' || s.value,
-       coalesce('payload ' || (w.events ->> s.waited_for), 'no payload: it never came')
+SELECT 'steps', s.workflow_id || ' ' || s.step_id,
+       'payload ' || s.value, coalesce('payload ' || (w.events ->> s.waited_for), 'no payload: it never came')
 FROM steps AS s JOIN workflows AS w ON w.id = s.workflow_id
 WHERE s.kind = 'wait' AND s.value::jsonb IS DISTINCT FROM (w.events ->> s.waited_for)::jsonb
 UNION ALL
-SELECT 'workflows',
-       coalesce(e.id, d.workflow_id),
+SELECT 'workflows', coalesce(e.id, d.workflow_id),
        coalesce('event ' || e.name, 'no event ' || d.subject),
        coalesce(d.times || ' delivery', 'an entry event_delivered')
 FROM (SELECT id, jsonb_object_keys(events) AS name FROM workflows) AS e
@@ -202,10 +174,8 @@ FULL JOIN (SELECT workflow_id, subject, count(*) AS times FROM history WHERE eve
            GROUP BY workflow_id, subject) AS d ON d.workflow_id = e.id AND d.subject = e.name
 WHERE coalesce(d.times, 0) <> 1 OR e.name IS NULL
 UNION ALL
-SELECT 'workflows',
-       id,
-       'waits for ' || waiting_for || ', which came',
-       'status ready'
+SELECT 'workflows', id,
+       'waits for ' || waiting_for || ', which came', 'status ready'
 FROM workflows
 WHERE status = 'waiting' AND events ? waiting_for""",
     ),

@@ -1,7 +1,7 @@
 """The checker's rules for the history, one SELECT over whole tables for each rule.
 
-A SELECT returns a row for every mistake: table, row, what it holds and what it should hold. The rules know the tables and the
-names of entries, and nothing of the engine's code or statements, so a mistake of the engine is not repeated here.
+A SELECT returns a row for every mistake: its table and key on the first line, then what it holds and what it should hold. The
+rules know the tables and the names of entries, but nothing of the engine's code, so a mistake of the engine is not repeated.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::te
 def miscounted(column: str, number: str, rows: str) -> str:
     """The SELECT of the workflows whose column differs from that number, taken over their rows."""
     return f"""\
-SELECT 'workflows',
-       id,
-       '{column} ' || {column},
-       '{column} ' || coalesce(there, 0)
+SELECT 'workflows', id,
+       '{column} ' || {column}, '{column} ' || coalesce(there, 0)
 FROM workflows LEFT JOIN (SELECT workflow_id, {number} AS there FROM {rows} GROUP BY workflow_id) AS c ON workflow_id = id
 WHERE {column} <> coalesce(there, 0)"""
 
@@ -62,24 +60,18 @@ WITH numbered AS (
     FROM history
     WINDOW w AS (PARTITION BY workflow_id ORDER BY n)
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       'number ' || n,
-       'number ' || nth
+SELECT 'history', workflow_id || ' n=' || n,
+       'number ' || n, 'number ' || nth
 FROM numbered
 WHERE n <> nth AND n - nth = 1
 UNION ALL
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       'earlier than the entry before it',
-       'a time not before ' || before
+SELECT 'history', workflow_id || ' n=' || n,
+       'earlier than the entry before it', 'a time not before ' || before
 FROM numbered
 WHERE at < before
 UNION ALL
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       'at ' || at,
-       'a time that has come'
+SELECT 'history', workflow_id || ' n=' || n,
+       'at ' || at, 'a time that has come'
 FROM history
 WHERE at > statement_timestamp()
 UNION ALL
@@ -89,17 +81,13 @@ UNION ALL
         "a history begins with the creation",
         "The first entry, and only it, says that the workflow was created, with the name in its row.",
         """
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       event,
-       CASE n WHEN 1 THEN 'workflow_created' ELSE 'no second creation' END
+SELECT 'history', workflow_id || ' n=' || n,
+       event, CASE n WHEN 1 THEN 'workflow_created' ELSE 'no second creation' END
 FROM history
 WHERE (n = 1) <> (event = 'workflow_created')
 UNION ALL
-SELECT 'workflows',
-       id,
-       'name ' || name,
-       'name ' || coalesce(h.subject, 'unknown')
+SELECT 'workflows', id,
+       'name ' || name, 'name ' || coalesce(h.subject, 'unknown')
 FROM workflows JOIN history AS h ON h.workflow_id = id AND h.event = 'workflow_created'
 WHERE name IS DISTINCT FROM h.subject""",
     ),
@@ -133,8 +121,7 @@ WITH known (transaction, event, subject) AS (
     UNION ALL
     SELECT unnest({_REFUSABLE}), 'write_refused', NULL
 )
-SELECT 'history',
-       h.workflow_id || ' n=' || h.n,
+SELECT 'history', h.workflow_id || ' n=' || h.n,
        h.event || ' by ' || h.transaction || coalesce(', subject ' || h.subject, ', no subject'),
        'an entry that this transaction writes'
 FROM history AS h LEFT JOIN known AS k USING (transaction, event)
@@ -144,10 +131,8 @@ WHERE k.event IS NULL OR k.subject <> (h.subject IS NOT NULL)""",
         "nothing comes before its cause",
         "An action is acknowledged after it was planned, and an event received after it was delivered.",
         """
-SELECT 'history',
-       told.workflow_id || ' n=' || told.n,
-       told.event || ' ' || told.subject,
-       cause || ' ' || told.subject || ' before it'
+SELECT 'history', told.workflow_id || ' n=' || told.n,
+       told.event || ' ' || told.subject, cause || ' ' || told.subject || ' before it'
 FROM (SELECT *, CASE event WHEN 'action_acknowledged' THEN 'action_intent_committed'
                            WHEN 'event_received' THEN 'event_delivered' END AS cause FROM history) AS told
 WHERE cause IS NOT NULL
@@ -163,10 +148,8 @@ WITH claims AS (
     FROM history
     WHERE transaction = 'claim'
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       'a claim with token ' || coalesce(fence_token::text, 'none'),
-       'token ' || nth
+SELECT 'history', workflow_id || ' n=' || n,
+       'a claim with token ' || coalesce(fence_token::text, 'none'), 'token ' || nth
 FROM claims
 WHERE fence_token IS DISTINCT FROM nth
 UNION ALL
@@ -188,8 +171,7 @@ writes AS (
     LEFT JOIN told AS c ON c.workflow_id = t.workflow_id AND c.claim = t.claim AND c.transaction = 'claim'
     WHERE t.transaction = ANY ({_WRITES}) AND t.event <> 'write_refused'
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
+SELECT 'history', workflow_id || ' n=' || n,
        event || ' by ' || coalesce(worker, 'nobody') || ' with token ' || coalesce(fence_token::text, 'none'),
        coalesce('worker ' || holder || ' with token ' || token, 'no write before a claim')
 FROM writes
@@ -219,8 +201,7 @@ claims AS (
     LEFT JOIN given AS g ON g.workflow_id = c.workflow_id AND g.claim = c.claim - 1
     WHERE c.event = 'workflow_claimed'
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
+SELECT 'history', workflow_id || ' n=' || n,
        'recovered ' || coalesce(recovered::text, 'unknown') || ' from ' || coalesce(held_by, 'nobody'),
        'recovered ' || (holder IS NOT NULL) || ' from ' || coalesce(holder, 'nobody')
 FROM claims
@@ -237,10 +218,8 @@ WITH told AS (
     FROM history
     WINDOW w AS (PARTITION BY workflow_id ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
-       event || ' after the end at n=' || ended,
-       'a refusal, a fault or a requeue'
+SELECT 'history', workflow_id || ' n=' || n,
+       event || ' after the end at n=' || ended, 'a refusal, a fault or a requeue'
 FROM told
 WHERE ended > coalesce(again, 0) AND event <> 'workflow_requeued' AND event <> ALL ({_AFTER_AN_END})""",
     ),

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...database import Row
 from ...statements import GUARDED
 from ..history.belief import belief_of, lost
-from .snapshot import Row as Row
-from .snapshot import Rows as Rows
-from .snapshot import read_rows as read_rows
+from .snapshot import Rows
 
 InvariantKind = Literal["harm", "authority"]
 
@@ -51,8 +50,7 @@ class Transition:
     def pairs(self) -> Iterator[tuple[Row, Row]]:
         """Each workflow's row before and after."""
         for after in self.after.workflows:
-            before = self.before.workflow(after["id"])
-            if before is not None:
+            if before := self.before.workflow(after["id"]):
                 yield before, after
 
 
@@ -73,7 +71,7 @@ Check = Callable[[Transition], Iterator[Guilty]]
 
 @dataclass(frozen=True)
 class Invariant:
-    """Something that must hold on every transition, with the sentence that says it."""
+    """Something that must hold on every transition, and its sentence."""
 
     name: str
     kind: InvariantKind
@@ -106,8 +104,6 @@ def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
 def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
     """Also when the engine made up a second key for the same action, or none."""
     after = transition.after
-    if len(after.effects) == len(transition.before.effects):
-        return
     for row in after.effects[len(transition.before.effects) :]:
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
@@ -127,13 +123,11 @@ def completed_means_done(transition: Transition) -> Iterator[Guilty]:
             if intent["status"] == "PENDING":
                 yield Guilty("action_intents", f"{workflow_id} {key}", "is PENDING although the workflow is completed")
         for step in _actions_done(rows, workflow_id):
-            key = step["step_id"]
-            if key not in intents:
-                yield Guilty(
-                    "action_intents", f"{workflow_id} {key}", "is missing although the action is recorded as done"
-                )
-            if key in gone:
-                yield Guilty("tool_ledger", f"{workflow_id} {key}", "has no effect although the workflow is completed")
+            where = f"{workflow_id} {step['step_id']}"
+            if step["step_id"] not in intents:
+                yield Guilty("action_intents", where, "is missing although the action is recorded as done")
+            if step["step_id"] in gone:
+                yield Guilty("tool_ledger", where, "has no effect although the workflow is completed")
 
 
 @_invariant("harm", "A completed workflow has recorded for each action what the tool answered.")
@@ -168,7 +162,7 @@ def _actions_done(rows: Rows, workflow_id: str) -> list[Row]:
 @_invariant("harm", "A checkpoint once written never changes.")
 def checkpoint_never_changes(transition: Transition) -> Iterator[Guilty]:
     """What is recorded stays: only a person's requeue takes the last failure away."""
-    now: dict[tuple[str, str], Row] = {(row["workflow_id"], row["step_id"]): row for row in transition.after.steps}
+    now = {(row["workflow_id"], row["step_id"]): row for row in transition.after.steps}
     requeued = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_requeued"}
     for was in transition.before.steps:
         step = now.get((was["workflow_id"], was["step_id"]))
@@ -193,22 +187,18 @@ def one_completion(transition: Transition) -> Iterator[Guilty]:
         elif before["status"] == "completed" and before["result"] != after["result"]:
             yield Guilty("workflows", after["id"], f"result was {before['result']} and is {after['result']}")
         elif transition.mover.ended == "completed" and here and after["id"] not in completed:
-            yield Guilty(
-                "workflows", after["id"], f"is {after['status']}, and a worker reports that it completed it now"
-            )
+            reason = f"is {after['status']}, and a worker reports that it completed it now"
+            yield Guilty("workflows", after["id"], reason)
 
 
 @_invariant("harm", "Every wait of one name sees one payload, the first that was delivered.")
 def one_payload_per_name(transition: Transition) -> Iterator[Guilty]:
     """Compared with each other and with the row's own events."""
     for after in transition.after.workflows:
-        events: dict[str, str] = json.loads(after["events"])
-        seen = {name: json.loads(payload) for name, payload in events.items()}
+        seen = {name: json.loads(payload) for name, payload in json.loads(after["events"]).items()}
         for step in transition.after.of("steps", after["id"]):
-            if step["kind"] != "wait":
-                continue
             name, payload = step["waited_for"], _value(step["value"])
-            if seen.setdefault(name, payload) != payload:
+            if step["kind"] == "wait" and seen.setdefault(name, payload) != payload:
                 reason = f"got {payload!r} for event {name!r}, and another wait or the row has {seen[name]!r}"
                 yield Guilty("steps", f"{after['id']} {step['step_id']}", reason)
 
@@ -242,11 +232,10 @@ def tokens_only_rise(transition: Transition) -> Iterator[Guilty]:
     """A claim with the old token would make two holders look like one."""
     claimed = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_claimed"}
     for before, after in transition.pairs():
-        if after["fence_token"] < before["fence_token"] or (
-            after["id"] in claimed and after["fence_token"] == before["fence_token"]
-        ):
-            reason = f"fence_token was {before['fence_token']} and is {after['fence_token']}"
-            yield Guilty("workflows", after["id"], reason + (" after a claim" if after["id"] in claimed else ""))
+        was, token, here = before["fence_token"], after["fence_token"], after["id"] in claimed
+        if token < was or (here and token == was):
+            reason = f"fence_token was {was} and is {token}"
+            yield Guilty("workflows", after["id"], reason + (" after a claim" if here else ""))
 
 
 @_invariant("authority", "Nothing is written under an older token than the row's.")
@@ -260,27 +249,18 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
             reason = f"{mover.worker} wrote {mover.transaction} with token {mover.token}, and the row held {token}"
             yield Guilty("workflows", after["id"], reason)
         for row in transition.entries():
-            old = row["fence_token"] is not None and row["fence_token"] < token
-            if (
-                old
-                and row["workflow_id"] == after["id"]
-                and row["transaction"] in GUARDED
-                and row["event"] != "write_refused"
-            ):
-                yield Guilty(
-                    "history", f"{after['id']} {row['event']}", f"has token {row['fence_token']}, the row {token}"
-                )
+            event, old = row["event"], row["fence_token"]
+            written = row["workflow_id"] == after["id"] and row["transaction"] in GUARDED and event != "write_refused"
+            if written and old is not None and old < token:
+                yield Guilty("history", f"{after['id']} {event}", f"has token {old}, the row {token}")
 
 
 def _changed(transition: Transition, before: Row, after: Row) -> bool:
-    """Whether anything of a workflow is other than it was, but the number of its entries and the clock's answers."""
-    unmoved = ("entries", "turn")
-    if {**before, **dict.fromkeys(unmoved)} != {**after, **dict.fromkeys(unmoved)}:
+    """Whether anything of a workflow has changed, except the number of its entries and its turn in the queue."""
+    if any(before[column] != after[column] for column in after.keys() - {"entries", "turn"}):
         return True
-    return any(
-        transition.before.of(table, after["id"]) != transition.after.of(table, after["id"])
-        for table in ("steps", "intents")
-    )
+    was, now, workflow_id = transition.before, transition.after, after["id"]
+    return any(was.of(table, workflow_id) != now.of(table, workflow_id) for table in ("steps", "intents"))
 
 
 def _value(text: str | None) -> Any:

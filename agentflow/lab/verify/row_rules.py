@@ -17,8 +17,7 @@ WITH ends AS (
     WHERE event = ANY ({ENDS}) OR event = 'workflow_requeued'
     ORDER BY workflow_id, n DESC
 )
-SELECT 'workflows',
-       id,
+SELECT 'workflows', id,
        'status ' || status,
        CASE WHEN event IS NULL OR event = 'workflow_requeued' THEN 'waiting, or an end with its entry'
             ELSE 'status ' || substr(event, 10) END
@@ -26,10 +25,8 @@ FROM workflows LEFT JOIN ends ON workflow_id = id
 WHERE status <> 'waiting' AND coalesce(event, '') <> 'workflow_' || status
    OR status = 'waiting' AND coalesce(event, 'workflow_requeued') <> 'workflow_requeued'
 UNION ALL
-SELECT 'workflows',
-       id,
-       'state ' || state,
-       'state ' || upper(status)
+SELECT 'workflows', id,
+       'state ' || state, 'state ' || upper(status)
 FROM workflows
 WHERE status IN ('completed', 'failed', 'cancelled') AND state <> upper(status)""",
     ),
@@ -49,17 +46,13 @@ since AS (
     WHERE event = ANY ({PROGRESS}) OR event IN ('action_intent_committed', 'workflow_requeued')
     ORDER BY workflow_id, n DESC
 )
-SELECT 'workflows',
-       id,
-       'waits for ' || waiting_for,
-       coalesce('waits for ' || subject, 'waits for nothing')
+SELECT 'workflows', id,
+       'waits for ' || waiting_for, coalesce('waits for ' || subject, 'waits for nothing')
 FROM workflows LEFT JOIN parked ON workflow_id = id
 WHERE status = 'waiting' AND waiting_for IS DISTINCT FROM subject
 UNION ALL
-SELECT 'workflows',
-       id,
-       'state ' || w.state,
-       'state ' || coalesce(s.state, 'PENDING')
+SELECT 'workflows', id,
+       'state ' || w.state, 'state ' || coalesce(s.state, 'PENDING')
 FROM workflows AS w
 LEFT JOIN since ON since.workflow_id = id
 LEFT JOIN steps AS s ON s.workflow_id = id AND s.position = checkpoints
@@ -74,10 +67,8 @@ WITH numbered AS (
     SELECT workflow_id, step_id, position, row_number() OVER (PARTITION BY workflow_id ORDER BY position, step_id) AS nth
     FROM steps
 )
-SELECT 'steps',
-       workflow_id || ' ' || step_id,
-       'position ' || position,
-       'position ' || nth
+SELECT 'steps', workflow_id || ' ' || step_id,
+       'position ' || position, 'position ' || nth
 FROM numbered
 WHERE position <> nth
 UNION ALL
@@ -92,8 +83,7 @@ WITH progress AS (
     FROM history
     WHERE event = ANY ({PROGRESS})
 )
-SELECT 'steps',
-       coalesce(s.workflow_id || ' ' || s.step_id, p.workflow_id || ' position ' || nth),
+SELECT 'steps', coalesce(s.workflow_id || ' ' || s.step_id, p.workflow_id || ' position ' || nth),
        coalesce(s.kind || ' by ' || s.worker || ' with token ' || s.fence_token, 'no checkpoint'),
        coalesce(p.event || ' ' || p.subject || ' by ' || p.worker || ' with token '
          || p.fence_token, 'no checkpoint: nothing tells of it')
@@ -127,15 +117,13 @@ counted AS (
     WHERE later = 0
     GROUP BY workflow_id
 )
-SELECT 'history',
-       workflow_id || ' n=' || n,
+SELECT 'history', workflow_id || ' n=' || n,
        'crashes ' || coalesce(crashes::text, 'unknown'),
        'crashes ' || before || CASE WHEN recovered = 1 THEN ' or ' || before + 1 ELSE '' END
 FROM claims
 WHERE coalesce(crashes NOT BETWEEN before AND before + recovered, true)
 UNION ALL
-SELECT 'workflows',
-       id,
+SELECT 'workflows', id,
        'attempts ' || w.attempts || ', crashes ' || w.crashes,
        'attempts ' || coalesce(c.attempts, 0) || ', crashes ' || coalesce(c.crashes, 0)
 FROM workflows AS w LEFT JOIN counted AS c ON workflow_id = id
@@ -157,8 +145,7 @@ first AS (
     WHERE transaction = 'claim' AND (detail ->> 'recovered')::bool AND h.n > coalesce(p.n, 0)
     ORDER BY h.workflow_id, h.n
 )
-SELECT 'workflows',
-       id,
+SELECT 'workflows', id,
        coalesce('recovery_started_at ' || recovery_started_at, 'no recovery'),
        coalesce('a recovery between ' || asked_at || ' and ' || at, 'no recovery')
 FROM workflows LEFT JOIN first ON workflow_id = id
@@ -192,10 +179,8 @@ moments ("table", workflow_id, subject, event, "column", moment) AS MATERIALIZED
     FROM workflows, LATERAL (VALUES ('finished_at', finished_at), ('completed_at', completed_at)) AS ended ("column", moment)
     WHERE moment IS NOT NULL
 )
-SELECT "table",
-       rtrim(m.workflow_id || ' ' || subject),
-       "column" || ' ' || moment,
-       'a time between the entries around ' || event || ', which has come'
+SELECT "table", rtrim(m.workflow_id || ' ' || subject),
+       "column" || ' ' || moment, 'a time between the entries around ' || event || ', which has come'
 FROM moments AS m
 WHERE NOT EXISTS (
     SELECT FROM told AS t

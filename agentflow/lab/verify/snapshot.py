@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from ...database import Database
+from ...database import Row
+from ...engine import Engine
 from ...statements import Statement
-
-Row = Mapping[str, Any]
 
 _READ = Statement(
     "rows",
@@ -62,12 +59,6 @@ class Rows:
         return [row for row in getattr(self, table) if row["workflow_id"] == workflow_id]
 
 
-class HasDatabase(Protocol):
-    """An engine, as far as reading its rows needs one."""
-
-    database: Database
-
-
 def rows_sql(schema: str) -> str:
     """Returns the text of the query behind read_rows()."""
     return _READ.render(schema)
@@ -78,6 +69,6 @@ def rows_from(answer: Row) -> Rows:
     return Rows(**{table: tuple(rows) for table, rows in answer.items()})
 
 
-def read_rows(engine: HasDatabase) -> Rows:
+def read_rows(engine: Engine) -> Rows:
     """Reads all rows of the engine's laboratory from one snapshot. Raises DatabaseAway."""
     return rows_from(engine.database.run(_READ)[0])

@@ -9,7 +9,7 @@ from ....model import Policy
 from ...notebook.tables import shown
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of, is_number
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 HOUR, DAY = 3_600.0, 86_400.0
 LONGEST, MANY = 1e9, 100_000
@@ -103,21 +103,14 @@ OUTLINE = Outline(
         Question(
             "the-poison",
             "A request kills every worker that touches it, before anything is recorded. What should an engine do?",
-            (
-                Option(
-                    "hand it to the next worker, always",
-                    "trying again were always right. In fact this request takes a worker from all the others each time, for ever",
-                ),
-                Option(
-                    "drop it",
-                    "nobody missed it. In fact a customer waits for it, and the person who fixes the cause needs the row",
-                ),
-                Option("give up after some deaths, and keep it"),
-                Option(
-                    "give up at the first death",
-                    "a death said something about the request. In fact most workers die of deploys, memory and machines",
-                ),
-            ),
+            {
+                "hand it to the next worker, always": "trying again were always right. In fact this request takes a worker from "
+                "all the others each time, for ever",
+                "drop it": "nobody missed it. In fact a customer waits for it, and the person who fixes the cause needs the row",
+                "give up after some deaths, and keep it": RIGHT,
+                "give up at the first death": "a death said something about the request. In fact most workers die of deploys, "
+                "memory and machines",
+            },
             "The count of deaths stands in the row, so it outlives those who died. The third was one too many, and the row keeps "
             "the error.",
         ),
@@ -125,30 +118,23 @@ OUTLINE = Outline(
             "the-peers",
             "In five engines (DBOS, absurd, procrastinate, pgqueuer, LangGraph), a worker dies right after its tool acted. After "
             "the recovery, how many of the five have called the tool a second time?",
-            (
-                Option(
-                    "none: this is what they are for",
-                    "a better engine could close the gap. In fact its record and the world's cannot commit together",
-                ),
-                Option(
-                    "the two job queues, as they keep no checkpoints",
-                    "a checkpoint closed the gap. In fact it is written after the step, and the worker died before that",
-                ),
-                Option("all five"),
-            ),
-            "The effect is in the world and the answer died with the worker, so no engine can know. Nothing was run here: "
-            "their own pages, which the table links to, say that steps and jobs may run again.",
+            {
+                "none: this is what they are for": "a better engine could close the gap. In fact its record and the world's "
+                "cannot commit together",
+                "the two job queues, as they keep no checkpoints": "a checkpoint closed the gap. In fact it is written after the "
+                "step, and the worker died before that",
+                "all five": RIGHT,
+            },
+            "The effect is in the world and the answer died with the worker, so no engine can know. Nothing was run here: their "
+            "own pages, which the table links to, say that steps and jobs may run again.",
         ),
     ),
     exercises=(
-        Exercise(
-            "settings",
-            (
-                "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left.",
-                "rates waits max_attempts - 1 times: first_delay, then twice that, and so on, each at most max_delay.",
-                "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
-            ),
+        exercise_of(
             settings,
+            "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left.",
+            "rates waits max_attempts - 1 times: first_delay, then twice that, and so on, each at most max_delay.",
+            "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
         ),
     ),
 )

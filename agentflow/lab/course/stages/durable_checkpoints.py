@@ -10,7 +10,7 @@ from ...history.entries import worker_name
 from ...schedule.grammar import Setting
 from ..checks import CheckFailed
 from ..judging import Tried, schedule_of, tried
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 PLACES = ("before intent resolve-account", "after checkpoint plan")
 TOO_EARLY = ("before claim", "after claim", "before checkpoint classify", "after checkpoint classify")
@@ -81,50 +81,36 @@ OUTLINE = Outline(
         Question(
             "after-the-commit",
             "A is killed right after it committed classify, and nobody else works. What becomes of the workflow?",
-            (
-                Option(
-                    "it goes on to completion",
-                    "the database ran the workflow. In fact it keeps the rows, and only a worker moves them on",
-                ),
-                Option(
-                    "it goes back to PENDING, as if A had never been there",
-                    "a crash took back what was committed. In fact it undoes only a transaction that is still open",
-                ),
-                Option(
-                    "it stays CLASSIFIED, but the classification died with A",
-                    "the state and the result were saved apart. In fact one transaction wrote both rows, so both are there",
-                ),
-                Option("it stays CLASSIFIED, and the classification is there"),
-            ),
+            {
+                "it goes on to completion": "the database ran the workflow. In fact it keeps the rows, and only a worker moves "
+                "them on",
+                "it goes back to PENDING, as if A had never been there": "a crash took back what was committed. In fact it "
+                "undoes only a transaction that is still open",
+                "it stays CLASSIFIED, but the classification died with A": "the state and the result were saved apart. In fact "
+                "one transaction wrote both rows, so both are there",
+                "it stays CLASSIFIED, and the classification is there": RIGHT,
+            },
             "One commit wrote both rows, another process can read both, and nobody is left to go on.",
         ),
         Question(
             "marked-first",
             "This engine writes the checkpoint first and runs the step afterwards. A is killed in between. What does B do?",
-            (
-                Option(
-                    "it runs classify, as A never finished it",
-                    "B could see that the step never ran. In fact B sees its checkpoint, which says that the step is done",
-                ),
-                Option("it goes on without running classify, and has no classification"),
-                Option(
-                    "it waits for A's result",
-                    "a result of A were still to come. In fact A is dead, and B has only the rows",
-                ),
-            ),
-            "The row of classify is there, so to B the step is done, and its value is NULL. Written too early, a checkpoint "
-            "is a lie, and whoever comes next builds on it.",
+            {
+                "it runs classify, as A never finished it": "B could see that the step never ran. In fact B sees its checkpoint, "
+                "which says that the step is done",
+                "it goes on without running classify, and has no classification": RIGHT,
+                "it waits for A's result": "a result of A were still to come. In fact A is dead, and B has only the rows",
+            },
+            "The row of classify is there, so to B the step is done, and its value is NULL. Written too early, a checkpoint is a "
+            "lie, and whoever comes next builds on it.",
         ),
     ),
     exercises=(
-        Exercise(
-            "lose_a_worker",
-            (
-                "A*2 is a claim and the checkpoint of classify. What comes next, and what after that?",
-                "A! kills A where it stands: behind one commit and before the next.",
-                "A dead worker still owns the row. `expire` ends its lease, and B* lets B work to the end.",
-            ),
+        exercise_of(
             lose_a_worker,
+            "A*2 is a claim and the checkpoint of classify. What comes next, and what after that?",
+            "A! kills A where it stands: behind one commit and before the next.",
+            "A dead worker still owns the row. `expire` ends its lease, and B* lets B work to the end.",
         ),
     ),
 )

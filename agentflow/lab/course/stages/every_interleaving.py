@@ -13,12 +13,12 @@ from ...explorer.explore import explore
 from ...explorer.report import Exploration
 from ..checks import CheckFailed
 from ..judging import answer_of
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 
 def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
-    errors, report = Pipe(duplex=False)  # the explorer calls the function in a process of its own
+    errors, report = Pipe(duplex=False)  # the explorer calls the function in another process
 
     def reporting(self: Engine, *arguments: Any) -> Any:
         try:
@@ -98,59 +98,39 @@ OUTLINE = Outline(
         Question(
             "which-guard",
             "One of these four guards goes, and every schedule of two workers is tried. Without which one is there harm?",
-            (
-                Option(
-                    "the fencing token",
-                    "every safe engine needed a token. In fact this one compares the owner's name too, which is new "
-                    "for each process",
-                ),
-                Option(
-                    "the lease's owner",
-                    "the name protected what the token does not. In fact the token rises with every claim, so it "
-                    "tells owners apart too",
-                ),
-                Option("the idempotency key"),
-                Option(
-                    "the lease's expiry in a write",
-                    "the clock were the protection. In fact it narrows the time in which a late worker can write, and the "
-                    "token closes it",
-                ),
-            ),
+            {
+                "the fencing token": "every safe engine needed a token. In fact this one compares the owner's name too, which is "
+                "new for each process",
+                "the lease's owner": "the name protected what the token does not. In fact the token rises with every claim, so "
+                "it tells owners apart too",
+                "the idempotency key": RIGHT,
+                "the lease's expiry in a write": "the clock were the protection. In fact it narrows the time in which a late "
+                "worker can write, and the token closes it",
+            },
             "The other three stand in for each other inside our database. Only the key is known to the tool.",
         ),
         Question(
             "both-gone",
             "Token and owner are both gone, so nothing tells a stale worker from its successor. What will the explorer find?",
-            (
-                Option(
-                    "a doubled effect",
-                    "writing without the right to do so were a harm in itself. In fact the key still answers the "
-                    "second call from the first one's record",
-                ),
-                Option("a write by somebody who had no right to it, and nobody harmed"),
-                Option(
-                    "nothing: the count of checkpoints protects",
-                    "the count saw who writes. In fact it only sees that the place is still free",
-                ),
-                Option(
-                    "a workflow that is stuck",
-                    "two workers had to block each other. In fact each write goes through, and one of them completes "
-                    "the workflow",
-                ),
-            ),
+            {
+                "a doubled effect": "writing without the right to do so were a harm in itself. In fact the key still answers the "
+                "second call from the first one's record",
+                "a write by somebody who had no right to it, and nobody harmed": RIGHT,
+                "nothing: the count of checkpoints protects": "the count saw who writes. In fact it only sees that the place is "
+                "still free",
+                "a workflow that is stuck": "two workers had to block each other. In fact each write goes through, and one of "
+                "them completes the workflow",
+            },
             "A wrote under token 1 while the row held 2. If the model gives both the same answer, it wrote what B would have "
             "written, at the same place, and nobody outside can notice.",
         ),
     ),
     exercises=(
-        Exercise(
-            "break_quietly",
-            (
-                "The tool tells a repeated call from a new one by intent.idempotency_key.",
-                "dataclasses.replace(intent, idempotency_key=...) gives the same intent with another key.",
-                "claim.fence_token is another number for the worker that recovers: a key made from it is new after a crash.",
-            ),
+        exercise_of(
             break_quietly,
+            "The tool tells a repeated call from a new one by intent.idempotency_key.",
+            "dataclasses.replace(intent, idempotency_key=...) gives the same intent with another key.",
+            "claim.fence_token is another number for the worker that recovers: a key made from it is new after a crash.",
         ),
     ),
 )

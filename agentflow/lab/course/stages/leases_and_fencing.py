@@ -9,16 +9,13 @@ from typing import Any
 
 import psycopg
 
-from ....database import driver_sql
+from ....database import Database, driver_sql
 from ....engine import Engine
 from ....statements import quoted
-from ...laboratory.scratch_schema import new_name, own_schema
-from ...notebook.tables import shown
 from ..checks import CheckFailed
-from ..judging import a_kind, answer_of
-from ..outline import Exercise, Option, Outline, Question
+from ..judging import engine_aside, text_of
+from ..outline import RIGHT, Outline, Question, exercise_of
 
-Session = psycopg.Connection[dict[str, Any]]
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
 MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
 
@@ -64,32 +61,25 @@ CASES = (
 
 def guard(where: Callable[[], Any], engine: Engine) -> str:
     """`where()` is the condition under which the holder, and nobody else, may write. Raises CheckFailed."""
-    condition = _condition(answer_of(where, "when it was called"))
-    url = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(url, new_name("tried")) as database:
-        own = Engine(database)
+    condition = _condition(where)
+    with engine_aside(engine) as own:
         own.create_workflows(["mine", "another"], workflow_ids=["request-1", "request-2"])
-        own.close()
-        with database.session() as session:
-            _judge(session, database.schema, condition)
+        _judge(own.database, condition)
     return "Solved: the holder may write, and nobody else: no namesake, no stranger, no worker whose lease has ended."
 
 
-def _condition(found: Any) -> str:
+def _condition(where: Callable[[], Any]) -> str:
     """The learner's condition. Raises CheckFailed for anything else."""
-    if found is None:
-        raise CheckFailed("Your function returns nothing (None): does it end with `return`?")
-    if isinstance(found, str) and not found.strip():
+    found = text_of(where, "when it was called", "Return the condition as a text.")
+    if not found.strip():
         raise CheckFailed("Your function returns an empty text. Return the condition.")
-    if not isinstance(found, str):
-        raise CheckFailed(f"Your function returns {a_kind(found)}, {shown(found)}. Return the condition as a text.")
     if ";" in found:
         raise CheckFailed("Leave the semicolon out: the check puts your condition after UPDATE workflows ... WHERE.")
     return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
 
 
-def _judge(session: Session, schema: str, condition: str) -> None:
-    written = _written(session, schema, MINE, condition)
+def _judge(database: Database, condition: str) -> None:
+    written = _written(database, MINE, condition)
     if written == ["request-1", "request-2"]:
         raise CheckFailed(
             "A owns request-1 and request-2, and your guard lets one write for request-1 change both rows."
@@ -100,7 +90,7 @@ def _judge(session: Session, schema: str, condition: str) -> None:
             "write. Which of your conditions is not true for this row?"
         )
     for case in CASES:
-        if _written(session, schema, case.sets, _late(condition) if case.slowly else condition):
+        if _written(database, case.sets, _late(condition) if case.slowly else condition):
             raise CheckFailed(case.says)
 
 
@@ -110,11 +100,11 @@ def _late(condition: str) -> str:
     return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
 
 
-def _written(session: Session, schema: str, sets: str, condition: str) -> list[str]:
+def _written(database: Database, sets: str, condition: str) -> list[str]:
     """Which rows a write with this guard reaches, when both rows are set like that; everything is rolled back."""
     try:
-        with session.transaction(force_rollback=True):
-            session.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
+        with database.session() as session, session.transaction(force_rollback=True):
+            session.execute(f"SET LOCAL search_path TO {quoted(database.schema)}".encode())
             session.execute(f"UPDATE workflows SET {sets}".encode())
             write = driver_sql(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id")
             return sorted(row["id"] for row in session.execute(write, BINDS))
@@ -142,71 +132,51 @@ OUTLINE = Outline(
         Question(
             "the-same-row",
             "Eight requests wait. Two workers ask for the oldest at the same moment. What happens?",
-            (
-                Option(
-                    "both get request-1 and both work on it",
-                    "a claim read first and wrote later. In fact it does both in one statement, and the row is locked meanwhile",
-                ),
-                Option(
-                    "one gets request-1, the other waits until it is completed",
-                    "the lock lasted as long as the work. In fact it lasts one statement, a few milliseconds",
-                ),
-                Option(
-                    "one gets request-1, the other waits for that claim's commit and then takes request-2",
-                    "every lock had to be waited for. In fact only a plain lock is, and SKIP LOCKED passes over it",
-                ),
-                Option("one gets request-1, the other request-2, and nobody waits"),
-            ),
+            {
+                "both get request-1 and both work on it": "a claim read first and wrote later. In fact it does both in one "
+                "statement, and the row is locked meanwhile",
+                "one gets request-1, the other waits until it is completed": "the lock lasted as long as the work. In fact it "
+                "lasts one statement, a few milliseconds",
+                "one gets request-1, the other waits for that claim's commit and then takes request-2": "every lock had to be "
+                "waited for. In fact only a plain lock is, and SKIP LOCKED passes over it",
+                "one gets request-1, the other request-2, and nobody waits": RIGHT,
+            },
             "No claim waited with SKIP LOCKED: the second passes over the locked row, as if it were not there.",
         ),
         Question(
             "over-http",
             "Now two workers are run through the API, by two HTTP requests at once. Do they compete differently?",
-            (
-                Option(
-                    "yes: one server takes one request after the other",
-                    "the API decided who gets a row. In fact it hands both requests on, and the claims decide",
-                ),
-                Option(
-                    "yes: both are the same process, so they may claim the same row",
-                    "the process were the worker. In fact a claim locks its row against every other claim, even one "
-                    "of the same process",
-                ),
-                Option("no: each claims a row of its own, as before"),
-            ),
+            {
+                "yes: one server takes one request after the other": "the API decided who gets a row. In fact it hands both "
+                "requests on, and the claims decide",
+                "yes: both are the same process, so they may claim the same row": "the process were the worker. In fact a claim "
+                "locks its row against every other claim, even one of the same process",
+                "no: each claims a row of its own, as before": RIGHT,
+            },
             "Two workflows went to two workers, each under token 1. A claim is one statement, whoever sends it.",
         ),
         Question(
             "too-late",
-            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. "
-            "What happens?",
-            (
-                Option(
-                    "the plan is written: A did claim the workflow",
-                    "a claim lasted for ever. In fact it is a lease, and this one has ended",
-                ),
-                Option(
-                    "A looks at its clock first and does not try",
-                    "looking were enough. In fact a worker may fall asleep between looking and writing",
-                ),
-                Option("the database refuses the write"),
-                Option(
-                    "PostgreSQL has closed A's connection, so A cannot even try",
-                    "the database knew what a lease is. In fact, to PostgreSQL, it is three columns of a row like any other",
-                ),
-            ),
+            "A sleeps past the end of its lease. B takes over and completes. Then A wakes up and tries to commit its plan. What "
+            "happens?",
+            {
+                "the plan is written: A did claim the workflow": "a claim lasted for ever. In fact it is a lease, and this one "
+                "has ended",
+                "A looks at its clock first and does not try": "looking were enough. In fact a worker may fall asleep between "
+                "looking and writing",
+                "the database refuses the write": RIGHT,
+                "PostgreSQL has closed A's connection, so A cannot even try": "the database knew what a lease is. In fact, to "
+                "PostgreSQL, it is three columns of a row like any other",
+            },
             "A wrote under token 1, and the row holds token 2.",
         ),
     ),
     exercises=(
-        Exercise(
-            "guard",
-            (
-                "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
-                "A condition on one of them reads: lease_owner = :worker.",
-                "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
-            ),
+        exercise_of(
             guard,
+            "Four things must agree: which row, whose lease, which token, and that the lease has not ended.",
+            "A condition on one of them reads: lease_owner = :worker.",
+            "The time is the database's, at this moment: lease_expires_at > clock_timestamp().",
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -10,13 +11,11 @@ from ....agents import WORKFLOWS
 from ....engine import Engine
 from ....errors import AgentFlowError
 from ....model import ToolCall
-from ...laboratory.laboratory import PATIENT
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import shown
 from ...schedule.stepper import Stepper
 from ..checks import CheckFailed
-from ..judging import a_kind, answer_of, is_number
-from ..outline import Exercise, Option, Outline, Question
+from ..judging import a_kind, answer_of, engine_aside, is_number
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 
 def two_actions(run: Any, request: str) -> None:
@@ -61,26 +60,19 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
     It is tried on histories in another laboratory, so the rows of the lesson stay as they are.
     """
     _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("exercise")) as database:
-        played = Engine(database, policy=PATIENT, workflows={**WORKFLOWS, "two_actions": two_actions})
-        judges = _WithoutFigures(database, policy=PATIENT)
-        try:
-            _right(
-                count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled."
-            )
-            for line, holds, right, hint in HISTORIES:
-                with Stepper(played) as stepper:
-                    stepper.play(line)
-                _right(count, judges, f"after `{line}`", holds, right, hint)
-            with Stepper(played) as stepper:
-                stepper.play("A*")
-            played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
-            _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
-                   "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
-        finally:
-            judges.close()
-            played.close()
+    with (
+        engine_aside(engine, workflows={**WORKFLOWS, "two_actions": two_actions}) as played,
+        closing(_WithoutFigures(played.database)) as judges,
+        Stepper(played) as stepper,
+    ):
+        _right(count, judges, "while tool_ledger is empty", "nothing", 0, "Where nothing was done, nothing is doubled.")
+        for line, holds, right, hint in HISTORIES:
+            stepper.play(line)
+            _right(count, judges, f"after `{line}`", holds, right, hint)
+        stepper.play("A*")
+        played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
+        _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
+               "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
     return "Solved: your function finds an effect too many, whatever its key."
 
 
@@ -112,55 +104,37 @@ OUTLINE = Outline(
         Question(
             "which-is-larger",
             "Twelve requests, six workers killed, one of them in the acknowledgment gap. Which figure is larger at the end?",
-            (
-                Option("tool execution attempts"),
-                Option(
-                    "business effects",
-                    "a repeated call left a second effect. In fact the call in the gap is repeated, and its key "
-                    "leaves one effect",
-                ),
-                Option(
-                    "neither: 12 attempts and 12 effects",
-                    "a kill undid the call before it. In fact the tool had committed and nobody wrote that down, so "
-                    "it is asked again",
-                ),
-                Option(
-                    "neither: fewer than 12 of both",
-                    "what a killed worker held were lost. In fact its lease ends, and another worker finishes the work",
-                ),
-            ),
+            {
+                "tool execution attempts": RIGHT,
+                "business effects": "a repeated call left a second effect. In fact the call in the gap is repeated, and its key "
+                "leaves one effect",
+                "neither: 12 attempts and 12 effects": "a kill undid the call before it. In fact the tool had committed and "
+                "nobody wrote that down, so it is asked again",
+                "neither: fewer than 12 of both": "what a killed worker held were lost. In fact its lease ends, and another "
+                "worker finishes the work",
+            },
             "For the request whose worker died before the acknowledgment the tool was asked twice. The key left one effect.",
         ),
         Question(
             "where-the-time-goes",
             "A worker is killed, and another completes its work. Which part of the time between takes longest here?",
-            (
-                Option("noticing that it is dead"),
-                Option(
-                    "claiming its workflow",
-                    "a claim had to search for work. In fact it is one statement on an index, and takes a moment",
-                ),
-                Option(
-                    "replaying what it had finished",
-                    "a replay ran the steps again. In fact it only reads their recorded results",
-                ),
-                Option(
-                    "executing what was missing",
-                    "the work took the time. In fact a step takes no time here; with slow steps it would be the second part",
-                ),
-            ),
+            {
+                "noticing that it is dead": RIGHT,
+                "claiming its workflow": "a claim had to search for work. In fact it is one statement on an index, and takes a "
+                "moment",
+                "replaying what it had finished": "a replay ran the steps again. In fact it only reads their recorded results",
+                "executing what was missing": "the work took the time. In fact a step takes no time here; with slow steps it "
+                "would be the second part",
+            },
             "Nobody can see a death from outside. What can be seen is a lease that was not renewed, and it has to end first.",
         ),
     ),
     exercises=(
-        Exercise(
-            "duplicate_effects",
-            (
-                "One planned action may leave one effect. Which columns of tool_ledger say whose effect it is, and of what?",
-                "GROUP BY workflow_id, action counts the effects of each action. Everything above one is too many.",
-                "Sum it up in SQL: SELECT coalesce(sum(effects - 1), 0) FROM (SELECT count(*) AS effects ...) AS each.",
-            ),
+        exercise_of(
             duplicate_effects,
+            "One planned action may leave one effect. Which columns of tool_ledger say whose effect it is, and of what?",
+            "GROUP BY workflow_id, action counts the effects of each action. Everything above one is too many.",
+            "Sum it up in SQL: SELECT coalesce(sum(effects - 1), 0) FROM (SELECT count(*) AS effects ...) AS each.",
         ),
     ),
 )

@@ -11,7 +11,7 @@ from ....run import DurableRunner, StepStore
 from ...notebook.tables import shown
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 
 def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
@@ -99,35 +99,24 @@ OUTLINE = Outline(
     questions=(
         Question(
             "over-both-runs",
-            "The agent fails at drafting, and a plain retry runs it again. How many steps are started, the failed one "
-            "included, and how many e-mails are sent, over both runs?",
-            (
-                Option(
-                    "4 steps, 1 e-mail",
-                    "each step started once. In fact drafting started twice, and so did the two steps before it",
-                ),
-                Option(
-                    "5 steps, 1 e-mail",
-                    "finished steps were remembered. In fact a checkpoint will do that, and a retry has none",
-                ),
-                Option(
-                    "7 steps, 1 e-mail",
-                    "a retry spared what was sent. In fact sending an e-mail is a line of the function like any other",
-                ),
-                Option("7 steps, 2 e-mails"),
-            ),
+            "The agent fails at drafting, and a plain retry runs it again. How many steps are started, the failed one included, "
+            "and how many e-mails are sent, over both runs?",
+            {
+                "4 steps, 1 e-mail": "each step started once. In fact drafting started twice, and so did the two steps before it",
+                "5 steps, 1 e-mail": "finished steps were remembered. In fact a checkpoint will do that, and a retry has none",
+                "7 steps, 1 e-mail": "a retry spared what was sent. In fact sending an e-mail is a line of the function like any "
+                "other",
+                "7 steps, 2 e-mails": RIGHT,
+            },
             "The first run executed three steps, the second all four, and each sent the e-mail.",
         ),
     ),
     exercises=(
-        Exercise(
-            "help_desk",
-            (
-                "random.randrange(10**9) makes up a number, and another one on the next run.",
-                "What has to be the same in both runs must be recorded before it is used.",
-                'run.step("ticket", ...) takes a function and records what it returns.',
-            ),
+        exercise_of(
             help_desk,
+            "random.randrange(10**9) makes up a number, and another one on the next run.",
+            "What has to be the same in both runs must be recorded before it is used.",
+            'run.step("ticket", ...) takes a function and records what it returns.',
         ),
     ),
 )

@@ -13,20 +13,19 @@ from ...schedule.grammar import Schedule, Setting
 from ..checks import CheckFailed
 from ..judging import schedule_of
 from ..mission import Mission, broken_by
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 
 def break_it(line: Callable[[], Any], engine: Engine, mission: Mission) -> str:
     """`line()` breaks the mission's engine and not the real one, in fewer moves than the line to beat. Raises CheckFailed."""
     schedule = _schedule(line, mission)
-    url = engine.database.url.render_as_string(hide_password=False)
-    broke = broken_by(url, schedule)
+    broke = broken_by(engine, schedule)
     if not broke.sentence:
         raise CheckFailed(
             f"The engine of {mission.setting} holds: after {counted(broke.moves, 'move')} {broke.ended}, and nobody was "
             "harmed. What does the real engine stop that this one does not? Make exactly that happen."
         )
-    _only_this_engine(url, schedule)
+    _only_this_engine(engine, schedule)
     why = f"{broke.sentence} It does not hold after {counted(broke.moves, 'move')}. Guilty: {broke.guilty}."
     if broke.moves >= mission.moves:
         raise CheckFailed(
@@ -45,10 +44,10 @@ def _schedule(line: Callable[[], Any], mission: Mission) -> Schedule:
     return replace(schedule, setting=mission.setting)
 
 
-def _only_this_engine(url: str, schedule: Schedule) -> None:
+def _only_this_engine(near: Engine, schedule: Schedule) -> None:
     """The real engine holds against the same moves. Raises CheckFailed if it does not: then the difference is not to blame."""
     try:
-        real = broken_by(url, replace(schedule, setting=replace(schedule.setting, without=())))
+        real = broken_by(near, replace(schedule, setting=replace(schedule.setting, without=())))
     except AgentFlowError:
         return  # a move that the real engine does not allow cannot break it
     if real.sentence:
@@ -68,55 +67,37 @@ OUTLINE = Outline(
             "two-recoverers",
             "`crasher` died in the gap, its lease has ended, and two workers start. Who reports completed work, and how many "
             "effects?",
-            (
-                Option(
-                    "both, two effects",
-                    "two workers could hold one workflow. In fact a claim locks the row, and the other worker passes it over",
-                ),
-                Option(
-                    "both, one effect",
-                    "only the effect were protected. In fact completing is guarded too, and only the worker that did "
-                    "it reports it",
-                ),
-                Option(
-                    "one, two effects",
-                    "the winner's call were a new one. In fact it carries the key of the intent, which the tool knows",
-                ),
-                Option("one, one effect"),
-            ),
+            {
+                "both, two effects": "two workers could hold one workflow. In fact a claim locks the row, and the other worker "
+                "passes it over",
+                "both, one effect": "only the effect were protected. In fact completing is guarded too, and only the worker that "
+                "did it reports it",
+                "one, two effects": "the winner's call were a new one. In fact it carries the key of the intent, which the tool "
+                "knows",
+                "one, one effect": RIGHT,
+            },
             "The token went from 1 to 2, so one claim won. Attempts went from 1 to 2 and effects stayed at 1, so the tool "
             "answered the winner's call from the key.",
         ),
         Question(
             "late-acknowledgment",
             "B has called the tool, and is slow. Its lease ends, A calls and completes. Now B acknowledges. What happens?",
-            (
-                Option(
-                    "it is accepted: it is true",
-                    "the truth gave a right to write. In fact only the newest claim may write, whatever it has to say",
-                ),
-                Option("it is refused, and nothing changes"),
-                Option(
-                    "it waits for A's lock",
-                    "a lease were a lock. In fact it is a column, and nobody is blocked by it",
-                ),
-                Option(
-                    "the effect is doubled",
-                    "an acknowledgment acted. In fact it only writes down an answer",
-                ),
-            ),
+            {
+                "it is accepted: it is true": "the truth gave a right to write. In fact only the newest claim may write, "
+                "whatever it has to say",
+                "it is refused, and nothing changes": RIGHT,
+                "it waits for A's lock": "a lease were a lock. In fact it is a column, and nobody is blocked by it",
+                "the effect is doubled": "an acknowledgment acted. In fact it only writes down an answer",
+            },
             "B wrote under token 2 and the row holds 3, so the write found no row that it may change. B stops with LostLease.",
         ),
     ),
     exercises=(
-        Exercise(
-            "break_it",
-            (
-                "Say what the real engine does here: whom does it stop, and when? Your line must bring somebody to that place.",
-                "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
-                "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
-            ),
+        exercise_of(
             break_it,
+            "Say what the real engine does here: whom does it stop, and when? Your line must bring somebody to that place.",
+            "Is a fault needed? A worker that is merely slow has not gone away, and two that are quick need no fault at all.",
+            "A* plays on to the end. Count transactions (A*5 instead of A*), and try one less of each worker.",
         ),
     ),
 )

@@ -13,7 +13,7 @@ from ...history.words import counted
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of, is_number
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 UNKNOWN = "a workflow that does not exist"
 DOUBLED = "a workflow whose effect was doubled on purpose"
@@ -73,11 +73,8 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     if is_number(found):
         return int(found)
     if found is None:
-        hint = (
-            "tool_ledger has no row of it, and that is a number too."
-            if who == UNKNOWN
-            else "does it end with `return`?"
-        )
+        no_row = "tool_ledger has no row of it, and that is a number too."
+        hint = no_row if who == UNKNOWN else "does it end with `return`?"
         raise CheckFailed(f"Your function returns nothing (None) for {who}: {hint}")
     if isinstance(found, list | dict):
         raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")
@@ -113,54 +110,38 @@ OUTLINE = Outline(
         Question(
             "who-makes-it-run",
             "A request has come over HTTP. Which route of the API makes somebody work on it?",
-            (
-                Option(
-                    "POST /workflows, which submits it",
-                    "submitting ran the workflow. In fact it only writes one row, so that the request outlives the "
-                    "process that accepted it",
-                ),
-                Option("POST /workers/{worker_id}/run-once"),
-                Option(
-                    "none: the API only takes requests in",
-                    "work needed a process of its own. In fact any process that claims the row may do it, even an "
-                    "API that is asked to",
-                ),
-            ),
+            {
+                "POST /workflows, which submits it": "submitting ran the workflow. In fact it only writes one row, so that the "
+                "request outlives the process that accepted it",
+                "POST /workers/{worker_id}/run-once": RIGHT,
+                "none: the API only takes requests in": "work needed a process of its own. In fact any process that claims the "
+                "row may do it, even an API that is asked to",
+            },
             "Submitting wrote one row, and its state is still PENDING. A process of its own, `agentflow worker`, can work on it, "
             "too.",
         ),
         Question(
             "when-b-is-done",
             "B finds recorded that A meant to unlock the account, and no answer. When B is done, what stands in the tool ledger?",
-            (
-                Option(
-                    "nothing: the work of A is lost",
-                    "a crash took back what was committed. In fact the tool had committed its row before A died",
-                ),
-                Option(
-                    "one effect, tool called once",
-                    "B could know that the tool had acted. In fact only A knew, and the intent still said PENDING",
-                ),
-                Option("one effect, tool called twice"),
-                Option(
-                    "two effects",
-                    "a second call had to act a second time. In fact both carried one key, and the tool answered the "
-                    "second from its record",
-                ),
-            ),
+            {
+                "nothing: the work of A is lost": "a crash took back what was committed. In fact the tool had committed its row "
+                "before A died",
+                "one effect, tool called once": "B could know that the tool had acted. In fact only A knew, and the intent still "
+                "said PENDING",
+                "one effect, tool called twice": RIGHT,
+                "two effects": "a second call had to act a second time. In fact both carried one key, and the tool answered the "
+                "second from its record",
+            },
             "B could not know, so it called again. The tool found the key of A's call in its record, and did not act again.",
         ),
     ),
     exercises=(
-        Exercise(
-            "count_effects",
-            (
-                "The world's record is the table tool_ledger. Its column workflow_id says for whom each row is.",
-                "One row is one effect, and the column attempts counts calls. SELECT count(*) gives a number even for no row.",
-                'query(engine, "SELECT count(*) AS n ... WHERE workflow_id = :id", id=workflow_id) gives a list of rows; '
-                "[0] is the first, and a row is a dict with a key for each column.",
-            ),
+        exercise_of(
             count_effects,
+            "The world's record is the table tool_ledger. Its column workflow_id says for whom each row is.",
+            "One row is one effect, and the column attempts counts calls. SELECT count(*) gives a number even for no row.",
+            'query(engine, "SELECT count(*) AS n ... WHERE workflow_id = :id", id=workflow_id) gives a list of rows; [0] is the '
+            "first, and a row is a dict with a key for each column.",
         ),
     ),
 )

@@ -11,7 +11,7 @@ from ...schedule.grammar import Schedule, Setting
 from ...schedule.play import play
 from ..checks import CheckFailed
 from ..judging import schedule_of
-from ..outline import Exercise, Option, Outline, Question
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
 
@@ -35,7 +35,7 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
 
 
 def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[CanonicalEntry]]:
-    """How the workflow ended in a schema of its own, and its history. Raises AgentFlowError."""
+    """How the workflow ended in a schema that is dropped afterwards, and its history. Raises AgentFlowError."""
     where = engine.database.url.render_as_string(hide_password=False)
     capsule = play(where, schedule).capsule
     row = capsule.outcome["workflows"][0]
@@ -72,50 +72,36 @@ OUTLINE = Outline(
         Question(
             "while-a-person-thinks",
             "The workflow has asked a person, who answers on Monday. Who holds it until then?",
-            (
-                Option(
-                    "worker A, asleep inside the function",
-                    "a call that waits had to keep its caller. In fact the function is left, and replayed up to here later",
-                ),
-                Option(
-                    "worker A, whose lease is renewed",
-                    "a wait were a long step. In fact a step computes and needs its worker, and a wait needs nobody",
-                ),
-                Option("nobody"),
-                Option(
-                    "a listener that will call A back",
-                    "somebody had to watch. In fact the answer itself makes the row runnable",
-                ),
-            ),
+            {
+                "worker A, asleep inside the function": "a call that waits had to keep its caller. In fact the function is left, "
+                "and replayed up to here later",
+                "worker A, whose lease is renewed": "a wait were a long step. In fact a step computes and needs its worker, and "
+                "a wait needs nobody",
+                "nobody": RIGHT,
+                "a listener that will call A back": "somebody had to watch. In fact the answer itself makes the row runnable",
+            },
             "The row's lease_owner is NULL. It says what the workflow waits for, and that is enough.",
         ),
         Question(
             "yes-then-no",
             "The person says yes, clicks yes again, then says no. Nobody has worked meanwhile. What counts?",
-            (
-                Option("yes: the first answer stays, the no is refused"),
-                Option(
-                    "no: the last answer stays",
-                    "an event were a field to overwrite. In fact a worker may have read the first answer a moment before",
-                ),
-                Option(
-                    "yes, twice: the action is carried out two times",
-                    "each delivery started something. In fact it is recorded once, under its name",
-                ),
-            ),
-            "The second yes changed nothing, the no was refused, and the tool was called once. One wait has "
-            "one answer, first come: a worker may have read it a moment before, and nobody could take that back.",
+            {
+                "yes: the first answer stays, the no is refused": RIGHT,
+                "no: the last answer stays": "an event were a field to overwrite. In fact a worker may have read the first "
+                "answer a moment before",
+                "yes, twice: the action is carried out two times": "each delivery started something. In fact it is recorded "
+                "once, under its name",
+            },
+            "The second yes changed nothing, the no was refused, and the tool was called once. One wait has one answer, first "
+            "come: a worker may have read it a moment before, and nobody could take that back.",
         ),
     ),
     exercises=(
-        Exercise(
-            "lost_wakeup",
-            (
-                "Play A, A*2, A*3 and so on, each after without=wait_reads_first. The room says each time what A stands before.",
-                "The answer is lost if it comes when A has looked and has not parked yet: after read_events, before wait.",
-                "So: A's first three transactions, event:approval, then A*. It parks here; on the real engine it completes.",
-            ),
+        exercise_of(
             lost_wakeup,
+            "Play A, A*2, A*3 and so on, each after without=wait_reads_first. The room says each time what A stands before.",
+            "The answer is lost if it comes when A has looked and has not parked yet: after read_events, before wait.",
+            "So: A's first three transactions, event:approval, then A*. It parks here; on the real engine it completes.",
         ),
     ),
 )

@@ -16,11 +16,10 @@ from typing import Any
 
 from ....engine import Engine
 from ....model import ToolCall
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
-from ..judging import a_kind, answer_of
-from ..outline import Exercise, Option, Outline, Question
+from ..judging import engine_aside, text_of
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 WORKFLOWS, ACTIONS = ("request-1", "request-2"), ("resolve-account", "send-receipt")
 PROGRAM = """\
@@ -45,13 +44,8 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
             f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
             "another key. (What one process remembers or is given, such as the seed of Python's hash(), another does not have.)"
         )
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("key_for")) as database:
-        world = Engine(database)
-        try:
-            _called_twice_each(make, world)
-        finally:
-            world.close()
+    with engine_aside(engine) as own:
+        _called_twice_each(make, own)
     return "Solved: four actions, each called twice, and the tool ledger has four effects."
 
 
@@ -92,11 +86,8 @@ def _same_again(make: Callable[[str, str], Any], workflow: str, action: str) -> 
 
 def _key(make: Callable[[str, str], Any], workflow: str, action: str) -> str:
     """The key that the function gave. Raises CheckFailed for anything that is no text, or an empty one."""
-    key = answer_of(lambda: make(workflow, action), f"for {action} of {workflow}")
-    if key is None:
-        raise CheckFailed("Your function returns nothing (None): a call without a key has its effect every time.")
-    if not isinstance(key, str):
-        raise CheckFailed(f"Your function returns {a_kind(key)}, {shown(key)}. A key is a text.")
+    nothing = "a call without a key has its effect every time."
+    key = text_of(lambda: make(workflow, action), f"for {action} of {workflow}", "A key is a text.", nothing)
     if not key:
         raise CheckFailed("Your function returns an empty text. Every action would have the same key.")
     return key
@@ -143,71 +134,49 @@ OUTLINE = Outline(
         Question(
             "after-the-crash",
             "The tool has committed, A is killed, nobody has taken over. Which state does the workflow's row hold?",
-            (
-                Option(
-                    "COMPLETED",
-                    "the engine heard of an effect by itself. In fact it hears of it from the worker, and the worker is gone",
-                ),
-                Option("ACTION_PENDING"),
-                Option(
-                    "PLANNED",
-                    "a crash rolled everything back. In fact the intent was a transaction of its own, and it is committed",
-                ),
-                Option(
-                    "FAILED",
-                    "somebody noticed a crash. In fact a dead worker writes nothing; its lease only runs out",
-                ),
-            ),
+            {
+                "COMPLETED": "the engine heard of an effect by itself. In fact it hears of it from the worker, and the worker is "
+                "gone",
+                "ACTION_PENDING": RIGHT,
+                "PLANNED": "a crash rolled everything back. In fact the intent was a transaction of its own, and it is committed",
+                "FAILED": "somebody noticed a crash. In fact a dead worker writes nothing; its lease only runs out",
+            },
             "The row says what A wrote last, the intent. The effect exists, and no row of ours says so.",
         ),
         Question(
             "forgotten-key",
             "The tool has forgotten its keys when B calls again, with the right key. What stands in the tool ledger?",
-            (
-                Option(
-                    "one effect: the key is the same",
-                    "a key were enough. In fact it protects only as long as the other side remembers it",
-                ),
-                Option("two effects"),
-                Option(
-                    "one effect and an error: an unknown key is refused",
-                    "a tool could tell a forgotten key from a new one. In fact both are keys that it has never seen",
-                ),
-            ),
-            "To the tool a forgotten key is a new one, so it acted again. How long it remembers is part of the promise, so "
-            "take over sooner.",
+            {
+                "one effect: the key is the same": "a key were enough. In fact it protects only as long as the other side "
+                "remembers it",
+                "two effects": RIGHT,
+                "one effect and an error: an unknown key is refused": "a tool could tell a forgotten key from a new one. In fact "
+                "both are keys that it has never seen",
+            },
+            "To the tool a forgotten key is a new one, so it acted again. How long it remembers is part of the promise, so take "
+            "over sooner.",
         ),
         Question(
             "without-an-intent",
             "An engine writes the intent only after the call, with the same key. A dies in the gap. What is worse than before?",
-            (
-                Option(
-                    "the effect is doubled",
-                    "the intent protected the effect. In fact the key does, and it is made from names that B knows too",
-                ),
-                Option("nothing of ours shows that an action was begun"),
-                Option(
-                    "the plan is computed again",
-                    "the intent held the results of steps. In fact those are in their checkpoints",
-                ),
-                Option(
-                    "nothing at all",
-                    "an action were only its effect. In fact it is a doubt, too, and nobody can ask about what no row holds",
-                ),
-            ),
+            {
+                "the effect is doubled": "the intent protected the effect. In fact the key does, and it is made from names that "
+                "B knows too",
+                "nothing of ours shows that an action was begun": RIGHT,
+                "the plan is computed again": "the intent held the results of steps. In fact those are in their checkpoints",
+                "nothing at all": "an action were only its effect. In fact it is a doubt, too, and nobody can ask about what no "
+                "row holds",
+            },
             "The belief is empty (NULL) beside one effect. An intent would say PENDING there: a doubt that a policy or a person "
             "can see before calling again.",
         ),
     ),
     exercises=(
-        Exercise(
-            "key_for",
-            (
-                "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
-                "Two actions of one workflow need two keys. So do two workflows with the same action.",
-                "The engine's own key is the workflow's id, a colon, and the action's name.",
-            ),
+        exercise_of(
             key_for,
+            "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
+            "Two actions of one workflow need two keys. So do two workflows with the same action.",
+            "The engine's own key is the workflow's id, a colon, and the action's name.",
         ),
     ),
 )

@@ -9,11 +9,10 @@ from ....engine import Engine
 from ....errors import CrashInjected
 from ...crashes.crash_at import CrashAt, by_exception
 from ...history.entries import Row
-from ...laboratory.laboratory import PATIENT
-from ...laboratory.scratch_schema import new_name, own_schema
 from ...notebook.tables import query
 from ..checks import CheckFailed
-from ..outline import Exercise, Option, Outline, Question
+from ..judging import engine_aside
+from ..outline import RIGHT, Outline, Question, exercise_of
 
 ITEM = "a lamp"
 PAID, BACK = ("charge", "ship"), ("charge", "refund")
@@ -24,16 +23,11 @@ def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
 
     It runs in another schema on the server of `engine`. Raises CheckFailed.
     """
-    where = engine.database.url.render_as_string(hide_password=False)
-    with own_schema(where, new_name("exercise")) as database:
-        shop = Engine(database, workflows={"order": workflow}, policy=PATIENT)
-        try:
-            for refused, wanted in ((False, PAID), (True, BACK)):
-                shop.world.fault = lambda call, no=refused: "refuse" if no and call.action == "ship" else None
-                for crash in range(4):
-                    _judge_one(shop, f"{'refused' if refused else 'shipped'}-{crash}", crash, wanted)
-        finally:
-            shop.close()
+    with engine_aside(engine, workflows={"order": workflow}) as shop:
+        for refused, wanted in ((False, PAID), (True, BACK)):
+            shop.world.fault = lambda call, no=refused: "refuse" if no and call.action == "ship" else None
+            for crash in range(4):
+                _judge_one(shop, f"{'refused' if refused else 'shipped'}-{crash}", crash, wanted)
     return "Solved: the customer has the lamp or the money back, wherever a worker dies."
 
 
@@ -117,34 +111,25 @@ OUTLINE = Outline(
             "another-key",
             "A is killed when the plan to send is committed and nothing is sent. B runs the same function, and makes another "
             "key. What happens?",
-            (
-                Option(
-                    "B sends under its own key",
-                    "the engine took any key. In fact it has recorded what was planned, and compares each call with it",
-                ),
-                Option(
-                    "B sends under the key of A",
-                    "the key were taken from the plan. In fact the function has to ask for it, as B's function did in 04",
-                ),
-                Option("B is refused, and the workflow fails"),
-                Option(
-                    "nothing was sent, so B starts over",
-                    "a plan did not count. In fact it was committed, and A may have been about to send",
-                ),
-            ),
+            {
+                "B sends under its own key": "the engine took any key. In fact it has recorded what was planned, and compares "
+                "each call with it",
+                "B sends under the key of A": "the key were taken from the plan. In fact the function has to ask for it, as B's "
+                "function did in 04",
+                "B is refused, and the workflow fails": RIGHT,
+                "nothing was sent, so B starts over": "a plan did not count. In fact it was committed, and A may have been about "
+                "to send",
+            },
             "The row of the plan holds A's key. In 04, B's function asked for that very key; here it asks for another. The "
             "engine cannot know whether both mean one mail, and a wrong guess would be a second mail or a lost one.",
         ),
     ),
     exercises=(
-        Exercise(
-            "order",
-            (
-                'Three actions, each with its own key: run.side_effect("charge", key="charge", arguments=item), and so on.',
-                "A refused action raises StepFailed. That refusal is recorded, and a replay raises it again.",
-                'try: return run.side_effect("ship", key="ship", arguments=item), and in `except StepFailed:` the refund.',
-            ),
+        exercise_of(
             order,
+            'Three actions, each with its own key: run.side_effect("charge", key="charge", arguments=item), and so on.',
+            "A refused action raises StepFailed. That refusal is recorded, and a replay raises it again.",
+            'try: return run.side_effect("ship", key="ship", arguments=item), and in `except StepFailed:` the refund.',
         ),
     ),
 )
