@@ -19,20 +19,8 @@ from pydantic import AfterValidator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.routing import Match
 
-from . import errors
+from . import answers, errors
 from .agents import why_unusable
-from .answers import (
-    Delivered,
-    EntryAnswer,
-    Health,
-    Metrics,
-    NewWorkflow,
-    Problem,
-    Status,
-    Summary,
-    Worked,
-    WorkflowAnswer,
-)
 from .engine import Engine, find_database, is_embedded
 from .gate import LOOPBACK, Gate, spelled
 from .log import log_event
@@ -56,7 +44,7 @@ STATUS_OF = {
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     said = {
-        403: "AppEngine under a foreign name or from a foreign page",
+        403: "Asked under a foreign name or from a foreign page",
         404: "There is no such workflow",
         409: "Another request came first; the sentence says which",
         413: "The body is too large",
@@ -64,7 +52,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
         422: "Something in the request cannot be used; the sentence says what",
         503: "The database is away or not migrated",
     }
-    return {status: {"model": Problem, "description": said[status]} for status in (403, 503, *statuses)}
+    return {status: {"model": answers.Problem, "description": said[status]} for status in (403, 503, *statuses)}
 
 
 _WRITING = (413, 415, 422)
@@ -193,41 +181,43 @@ def _add_documentation(app: FastAPI) -> None:
 
 
 def _add_workflows(app: FastAPI) -> None:
-    @app.post("/workflows", status_code=201, responses={200: {"model": WorkflowAnswer}, **_refusals(409, *_WRITING)})
-    def create_workflow(engine: AppEngine, new: NewWorkflow, response: Response) -> WorkflowAnswer:
+    @app.post(
+        "/workflows", status_code=201, responses={200: {"model": answers.WorkflowAnswer}, **_refusals(409, *_WRITING)}
+    )
+    def create_workflow(engine: AppEngine, new: answers.NewWorkflow, response: Response) -> answers.WorkflowAnswer:
         """The workflow exists: 201 if this request made it, 200 if it was there with the same request."""
         if reason := why_unusable(new.name, new.request):
             raise HTTPException(422, f"{reason} Nothing was changed.")
         row = engine.create_workflow(new.request, name=new.name, workflow_id=new.id)
         response.status_code = 201 if row["created"] else 200
-        return WorkflowAnswer.model_validate(row)
+        return answers.WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows", responses=_refusals(422))
     def list_workflows(
         engine: AppEngine,
-        status: Status | None = None,
+        status: answers.Status | None = None,
         prefix: Annotated[str, Query(max_length=MAX_ID, description="How the id begins, literally")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
-    ) -> list[Summary]:
+    ) -> list[answers.Summary]:
         """A page of workflows, the newest first."""
         check_name("prefix", prefix or "-")
         rows = engine.list_workflows(status=status, prefix=prefix, limit=limit, offset=offset)
-        return [Summary.model_validate(row) for row in rows]
+        return [answers.Summary.model_validate(row) for row in rows]
 
     @app.get("/workflows/{workflow_id}", responses=_refusals(404, 422))
-    def get_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
+    def get_workflow(engine: AppEngine, workflow_id: Id) -> answers.WorkflowAnswer:
         """One workflow: state, classification, plan, result, lease, token, steps."""
         row = engine.get_workflow(workflow_id)
         if row is None:
             raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
-        return WorkflowAnswer.model_validate(row)
+        return answers.WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))
-    def history(engine: AppEngine, workflow_id: Id) -> list[EntryAnswer]:
+    def history(engine: AppEngine, workflow_id: Id) -> list[answers.EntryAnswer]:
         """Everything that happened to one workflow, in order; the world's entries stand among the engine's."""
         get_workflow(engine, workflow_id)
-        return [EntryAnswer.model_validate(entry) for entry in engine.history(workflow_id)]
+        return [answers.EntryAnswer.model_validate(entry) for entry in engine.history(workflow_id)]
 
     @app.post("/workflows/{workflow_id}/events/{name}", responses=_refusals(404, 409, *_WRITING))
     def deliver_event(
@@ -235,19 +225,19 @@ def _add_workflows(app: FastAPI) -> None:
         workflow_id: Id,
         name: Annotated[str, Path(min_length=1, max_length=3 * MAX_EVENT_NAME), AfterValidator(spelled)],
         payload: Annotated[Any, Body(description="Any JSON value; no body is null")] = None,
-    ) -> Delivered:
+    ) -> answers.Delivered:
         """The workflow has the event, and runs on if it waited for it. The first payload of a name stays."""
         engine.deliver_event(workflow_id, name, payload)
-        return Delivered(workflow_id=workflow_id, event=name)
+        return answers.Delivered(workflow_id=workflow_id, event=name)
 
     @app.post("/workflows/{workflow_id}/cancel", responses=_refusals(404, 409, *_WRITING))
-    def cancel_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
+    def cancel_workflow(engine: AppEngine, workflow_id: Id) -> answers.WorkflowAnswer:
         """The workflow is cancelled, unless it ended before."""
         engine.cancel_workflow(workflow_id)
         return get_workflow(engine, workflow_id)
 
     @app.post("/workflows/{workflow_id}/requeue", responses=_refusals(404, 409, *_WRITING))
-    def requeue_workflow(engine: AppEngine, workflow_id: Id) -> WorkflowAnswer:
+    def requeue_workflow(engine: AppEngine, workflow_id: Id) -> answers.WorkflowAnswer:
         """A failed workflow can run again."""
         engine.requeue_workflow(workflow_id)
         return get_workflow(engine, workflow_id)
@@ -255,21 +245,21 @@ def _add_workflows(app: FastAPI) -> None:
 
 def _add_operations(app: FastAPI) -> None:
     @app.get("/health", responses=_refusals())
-    def health(engine: AppEngine) -> Health:
+    def health(engine: AppEngine) -> answers.Health:
         """The database was asked, and has the tables."""
         answer = engine.database.check()
         engine.runnable([])
         durable = answer["fsync"] and answer["full_page_writes"] and answer["synchronous_commit"] != "off"
-        return Health(postgresql=answer["version"], schema_name=engine.database.schema, durable=durable)
+        return answers.Health(postgresql=answer["version"], schema_name=engine.database.schema, durable=durable)
 
     @app.post("/workers/{worker_id}/run-once", responses=_refusals(*_WRITING))
     def run_once(
         engine: AppEngine, worker_id: Annotated[str, Path(min_length=1, max_length=3 * MAX_ID), AfterValidator(spelled)]
-    ) -> Worked:
+    ) -> answers.Worked:
         """One runnable workflow was carried as far as it goes, by a worker of this name inside the API."""
-        return Worked(worked=engine.run_once(worker_id))
+        return answers.Worked(worked=engine.run_once(worker_id))
 
     @app.get("/metrics", responses=_refusals())
-    def metrics(engine: AppEngine) -> Metrics:
+    def metrics(engine: AppEngine) -> answers.Metrics:
         """The reliability figures."""
-        return Metrics.model_validate(engine.reliability_metrics())
+        return answers.Metrics.model_validate(engine.reliability_metrics())

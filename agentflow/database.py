@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import DictRow, dict_row
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy import Engine as Alchemy
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -32,9 +32,8 @@ from .log import log_event, logger
 from .model import Boundary, Hook
 from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
 
-Row = dict[str, Any]
-Run = Callable[[str, str, Mapping[str, Any] | None], list[Row]]
-Door = Callable[[str, str, Mapping[str, Any] | None, Run], list[Row]]
+Run = Callable[[str, str, Mapping[str, Any] | None], list[DictRow]]
+Door = Callable[[str, str, Mapping[str, Any] | None, Run], list[DictRow]]
 """What every statement passes on its way to PostgreSQL: gets its name, text and parameters, and `run`, which really runs
 one; returns the rows. A connection that is given out passes as the statement `session`, with an empty text."""
 
@@ -47,8 +46,7 @@ def _forget_connections() -> None:
         database.forget_connections()
 
 
-if hasattr(os, "register_at_fork"):  # a forked child opens its own connections instead of sharing its parent's
-    os.register_at_fork(after_in_child=_forget_connections)
+os.register_at_fork(after_in_child=_forget_connections)  # a forked child does not share its parent's connections
 
 # Set on each connection, in two round trips; a platform that does not know the second keeps its own.
 _SETTINGS = (
@@ -88,7 +86,7 @@ class Database:
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up, self.door = threading.Event(), door
         self.alchemy = self._alchemy()
-        self._idle: list[psycopg.Cursor[Row]] = []  # last in, first out; each has a connection of its own
+        self._idle: list[psycopg.Cursor[DictRow]] = []  # last in, first out; each has a connection of its own
         self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
         _DATABASES.add(self)
 
@@ -103,89 +101,83 @@ class Database:
 
     def twin(self, *, patience: float | None = None, application_name: str | None = None) -> Database:
         """Returns the same database with the same texts and the same door, on its own connections."""
-        where = self.url.render_as_string(hide_password=False)
-        other = type(self)(
-            where,
-            self.schema,
-            patience=self.patience if patience is None else patience,
-            application_name=application_name or self.application_name,
-            door=self.door,
-        )
-        other._texts = self._texts
-        return other
+        patience = self.patience if patience is None else patience
+        name = application_name or self.application_name
+        return self._with(patience=patience, application_name=name, give_up=threading.Event(), _idle=[])
 
     def with_texts(self, texts: Mapping[str, str]) -> Database:
         """Returns the same database and connections, with these texts under these names instead."""
-        other = copy.copy(self)
-        other._texts = {**self._texts, **texts}
-        _DATABASES.add(other)
-        return other
+        return self._with(_texts={**self._texts, **texts})
 
     def with_door(self, door: Door) -> Database:
         """Returns the same database, texts and connections, where every statement passes this door (and no other)."""
+        return self._with(door=door)
+
+    def _with(self, **changes: Any) -> Database:
         other = copy.copy(self)
-        other.door, other.alchemy = door, other._alchemy()
+        vars(other).update(changes)
+        other.alchemy = other._alchemy()
         _DATABASES.add(other)
         return other
 
     def transact(
-        self, name: str, params: Mapping[str, Any], boundary: Boundary, hook: Hook | None = None
-    ) -> tuple[list[Row], bool]:
-        """Commits the named statement, or has it refused; returns its rows, and whether it was in doubt.
+        self, boundary: Boundary, params: Mapping[str, Any], hook: Hook | None = None
+    ) -> tuple[list[DictRow], bool]:
+        """Commits the boundary's transaction, or has it refused; returns its rows, and whether it was in doubt.
 
         A lost connection leaves the outcome unknown, so the same guarded statement is issued again; the flag says that
         this happened, and that an earlier issue may have been committed. Raises DatabaseAway (OutcomeUnknown if a
         statement had been sent) when `patience` runs out.
         """
+
+        def after(outcome: Any, **known: Any) -> None:
+            if hook:
+                hook(replace(boundary, edge="after", outcome=outcome, **known))
+
         deadline, pause, in_doubt = 0.0, 0.0, False
         while True:
             if hook:
                 hook(boundary)
             deadline = deadline or time.monotonic() + self.patience  # a worker may stand in the hook for an hour
             try:
-                rows = self.execute(name, params)
+                rows = self.execute(boundary.transaction, params)
             except DatabaseAway as away:
-                in_doubt = in_doubt or isinstance(away, OutcomeUnknown)
-                if hook:
-                    outcome = "unknown" if isinstance(away, OutcomeUnknown) else "refused"
-                    hook(replace(boundary, edge="after", outcome=outcome))  # type: ignore[arg-type]
+                lost = isinstance(away, OutcomeUnknown)
+                in_doubt = in_doubt or lost
+                after("unknown" if lost else "refused")
                 if time.monotonic() + pause >= deadline or self.give_up.is_set():
                     raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
             except AgentFlowError:
-                if hook:
-                    hook(replace(boundary, edge="after", outcome="refused"))
+                after("refused")
                 raise
             else:
                 _log(rows, boundary)
-                if hook:
-                    none = (
-                        "refused" if boundary.workflow else "committed"
-                    )  # no row of this workflow; an empty claim is none
-                    outcome = rows[0].get("outcome", "committed") if rows else none
-                    hook(replace(boundary, edge="after", outcome=outcome, **_claimed(boundary, rows)))  # type: ignore[arg-type]
+                # No row of the workflow means that it was refused; a claim names none, and may find nothing.
+                none = "refused" if boundary.workflow else "committed"
+                after(rows[0].get("outcome", "committed") if rows else none, **_claimed(boundary, rows))
                 return rows, in_doubt
             self.give_up.wait(pause)
             pause = min(1.0, pause * 2 or 0.05)
 
-    def read(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+    def read(self, name: str, params: Mapping[str, Any]) -> list[DictRow]:
         """Returns the rows of a named read; it is tried again like a transaction, and has no boundary."""
-        return self.transact(name, params, Boundary(name, "before"))[0]
+        return self.transact(Boundary(name, "before"), params)[0]
 
-    def execute(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+    def execute(self, name: str, params: Mapping[str, Any]) -> list[DictRow]:
         """Issues the named statement once. Raises DatabaseAway or OutcomeUnknown, and names anything else that went wrong."""
         return self._pass(name, self._texts[name], params)
 
-    def run(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[Row]:
+    def run(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[DictRow]:
         """Like execute(), for a statement that is not among the named ones. It must return rows."""
         return self._pass(statement.name, statement.render(self.schema), params)
 
-    def read_sql(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[Row]]:
+    def read_sql(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[DictRow]]:
         """The columns and rows of one query, which names tables without a schema and can change nothing.
 
         `params` fill `:name`. Raises QueryRefused with PostgreSQL's words, DatabaseAway.
         """
 
-        def read(cursor: psycopg.Cursor[Row]) -> tuple[list[str], list[Row]]:
+        def read(cursor: psycopg.Cursor[DictRow]) -> tuple[list[str], list[DictRow]]:
             try:
                 with cursor.connection.transaction():
                     cursor.execute("SET TRANSACTION READ ONLY")
@@ -199,7 +191,7 @@ class Database:
         self._pass("session", "", None)
         return self._with_cursor("query", read)
 
-    def session(self) -> psycopg.Connection[Row]:
+    def session(self) -> psycopg.Connection[DictRow]:
         """A connection for several statements, committed one by one, that the caller closes. Raises DatabaseAway."""
         connection = self._given_connection()
         connection.row_factory = dict_row
@@ -209,46 +201,43 @@ class Database:
         self._pass("session", "", None)
         return self._connect()
 
-    def check(self) -> Row:
+    def check(self) -> DictRow:
         """Returns what answers: server version, database, durability. Raises DatabaseAway at once, without patience."""
         try:
             return self._pass("check", _CHECK, None)[0]
         except OutcomeUnknown:  # a connection had died while idle, which says nothing about the server
             return self._pass("check", _CHECK, None)[0]
 
-    def _pass(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+    def _pass(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
         return self.door(name, text, params, self._run) if self.door else self._run(name, text, params)
 
-    def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+    def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
         if name == "session":
             return []
         return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall())
 
-    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[Row]], T]) -> T:
+    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
         cursor = self._take()
         try:
             answer = work(cursor)
-        except BaseException as error:
-            lost = (
-                translate(error, cursor.connection, name, where=self.where, schema=self.schema)
-                if isinstance(error, psycopg.Error)
-                else None
-            )
+        except psycopg.Error as error:
+            ours = translate(error, cursor.connection, name, where=self.where, schema=self.schema)
             self._give_back(cursor, error)
-            if lost is None:
-                raise
-            raise lost from error
+            raise ours from error
+        except BaseException as error:
+            self._give_back(cursor, error)
+            raise
         self._idle.append(cursor)
         return answer
 
     # SQLAlchemy's pool does the same for twice the time; a statement's own work is not much more than that.
-    def _take(self) -> psycopg.Cursor[Row]:
+    def _take(self) -> psycopg.Cursor[DictRow]:
         try:
             return self._idle.pop()
         except IndexError:
             return self._connect().cursor(row_factory=dict_row)
 
-    def _give_back(self, cursor: psycopg.Cursor[Row], error: BaseException) -> None:
+    def _give_back(self, cursor: psycopg.Cursor[DictRow], error: BaseException) -> None:
         """Keeps a connection after an error if it is whole. Otherwise drops it, with its neighbours, which are as old."""
         if is_spent(cursor.connection, error):
             cursor.connection.close()
@@ -323,14 +312,13 @@ def driver_sql(sql: str) -> bytes:
     return str(text(sql).compile(dialect=PGDialect_psycopg())).encode()  # type: ignore[no-untyped-call]
 
 
-def _claimed(boundary: Boundary, rows: list[Row]) -> dict[str, Any]:
+def _claimed(boundary: Boundary, rows: list[DictRow]) -> dict[str, Any]:
     """What a claim knows only afterwards: its workflow and token."""
-    if boundary.transaction == "claim" and rows:
-        return {"workflow": rows[0]["id"], "token": rows[0]["fence_token"]}
-    return {}
+    is_claim = boundary.transaction == "claim" and rows
+    return {"workflow": rows[0]["id"], "token": rows[0]["fence_token"]} if is_claim else {}
 
 
-def _log(rows: list[Row], boundary: Boundary) -> None:
+def _log(rows: list[DictRow], boundary: Boundary) -> None:
     for row in rows if logger.isEnabledFor(logging.INFO) else ():
         if "outcome" in row and row.get("event") and row.get("inserted", True):
             log_event(

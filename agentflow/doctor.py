@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +15,7 @@ from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, ServerError
-from .migrations import LABORATORY_MARK, standing, way_out
+from .migrations import is_laboratory, standing, way_out
 
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (
@@ -54,10 +54,7 @@ def examine(schema: str) -> Iterator[Diagnosis]:
     """Yields every finding, causes before their consequences."""
     yield _python()
     yield _packages()
-    database = None
-    for finding, found in _where(schema):
-        database = found or database
-        yield finding
+    database = yield from _where(schema)
     if database:
         try:
             yield from _answering(database)
@@ -88,68 +85,53 @@ def _packages() -> Diagnosis:
     return Diagnosis("packages", True, f"{', '.join(found)}.")
 
 
-def _where(schema: str) -> Iterator[tuple[Diagnosis, Database | None]]:
-    """Which server is meant, and the database in it if it can be asked now."""
+def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
+    """Which server is meant; returns the database in it if it can be asked now."""
     if not is_embedded():
         try:
             database = Database(os.environ["DATABASE_URL"], schema, patience=0)
         except AgentFlowError as error:
-            yield (
-                Diagnosis("server", False, str(error), "Fix DATABASE_URL, or unset it to use the embedded server."),
-                None,
-            )
-            return
-        yield (
-            Diagnosis("server", True, f"DATABASE_URL is set: {database.where} is used, not the embedded server."),
-            database,
-        )
-        return
+            yield Diagnosis("server", False, str(error), "Fix DATABASE_URL, or unset it to use the embedded server.")
+            return None
+        yield Diagnosis("server", True, f"DATABASE_URL is set: {database.where} is used, not the embedded server.")
+        return database
     try:
         home = server.default_home()
     except ServerError as error:
-        yield Diagnosis("server", False, str(error)), None
-        return
+        yield Diagnosis("server", False, str(error))
+        return None
     above = next(folder for folder in (home, *home.parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         says = (
             f"The embedded server's data cannot be kept in {home}: {above} is not a folder that this user may write to."
         )
-        yield Diagnosis("server", False, says, "Set AGENTFLOW_HOME to a folder that you own."), None
-        return
+        yield Diagnosis("server", False, says, "Set AGENTFLOW_HOME to a folder that you own.")
+        return None
     try:
         programs = server.find_binaries()
     except ServerError as error:
-        yield Diagnosis("server", False, str(error), "Run `make setup`, or set DATABASE_URL."), None
-        return
+        yield Diagnosis("server", False, str(error), "Run `make setup`, or set DATABASE_URL.")
+        return None
     embedded = server.Server(home)
     if embedded.is_running():
-        says = f"The embedded server in {home} is running."
-        yield Diagnosis("server", True, says), Database(embedded.url(), schema, patience=0)
-    else:
-        made = "exists" if embedded.data.exists() else "will be made there"
-        says = (
-            f"The embedded server is not running; its data {made}: {home}. `agentflow lab` starts it from {programs}."
-        )
-        yield Diagnosis("server", True, says), None
+        yield Diagnosis("server", True, f"The embedded server in {home} is running.")
+        return Database(embedded.url(), schema, patience=0)
+    made = "exists" if embedded.data.exists() else "will be made there"
+    says = f"The embedded server is not running; its data {made}: {home}. `agentflow lab` starts it from {programs}."
+    yield Diagnosis("server", True, says)
+    return None
 
 
 def _answering(database: Database) -> Iterator[Diagnosis]:
     found = database.check()
-    yield Diagnosis(
-        "PostgreSQL",
-        found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"],
-        f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}.",
-        "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and permission to write.",
-    )
+    ok = found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"]
+    says = f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}."
+    mend = "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and permission to write."
+    yield Diagnosis("PostgreSQL", ok, says, mend)
     off = [name for name in server.DURABLE if found[name] in (False, "off")]
-    yield Diagnosis(
-        "durability",
-        not off,
-        f"A commit may be lost in a power cut: {', '.join(off)} off."
-        if off
-        else f"It is durable: {', '.join(server.DURABLE)} on.",
-        "Turn them on in postgresql.conf and reload; without them no promise of AgentFlow holds.",
-    )
+    says = f"A commit may be lost in a power cut: {', '.join(off)} off."
+    mend = "Turn them on in postgresql.conf and reload; without them no promise of AgentFlow holds."
+    yield Diagnosis("durability", not off, says if off else f"It is durable: {', '.join(server.DURABLE)} on.", mend)
     yield from _schema(database)
 
 
@@ -168,8 +150,8 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
     }.get(how, "Run `agentflow migrate`.")
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
-        laboratory = database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK
-        says = "a laboratory: `agentflow reset` may" if laboratory else "not a laboratory: `agentflow reset` will not"
+        marked = is_laboratory(database)
+        says = "a laboratory: `agentflow reset` may" if marked else "not a laboratory: `agentflow reset` will not"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
 
 

@@ -1,7 +1,4 @@
-"""What an error of the driver means: lost, not now, never, or not migrated. Never by the sqlstate alone.
-
-What does not live here: trying again (`database`).
-"""
+"""What an error of the driver means: lost, not now, never, or not migrated. `database` tries again."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from . import evidence
 from .agents import DEFAULT_ACTION, DEFAULT_WORKFLOW, WORKFLOWS, answers_of
 from .database import Database
 from .errors import CrashInjected, NotALaboratory
-from .migrations import LABORATORY_MARK, migrate
+from .migrations import is_laboratory, migrate
 from .model import ActionIntent, Boundary, Claim, Hook, Policy, Tool, ToolCall
 from .renewals import Renewals
 from .run import Workflow
@@ -43,11 +43,7 @@ class Engine(Transactions):
     ) -> None:  # fmt: skip
         super().__init__(database, policy=policy, hook=hook)
         self.workflows = dict(workflows)
-        where = database.url.render_as_string(hide_password=False)
-        world = Database(
-            where, database.schema, patience=database.patience, application_name=database.application_name,
-            door=database.door,
-        )  # fmt: skip
+        world = database.twin()
         world.give_up = database.give_up  # a worker that is told to stop waits for neither
         self.world = SimulatedTool(world)
         self.tool: Tool = tool or self.world
@@ -166,7 +162,7 @@ class Engine(Transactions):
             "p_workflow": workflow_id, "p_event": event, "p_subject": at, "p_worker": worker, "p_token": token,
             "p_detail": None,
         }  # fmt: skip
-        self.database.transact("fault", params, Boundary("fault", "before", worker, workflow_id, token, at))
+        self.database.transact(Boundary("fault", "before", worker, workflow_id, token, at), params)
 
     def reliability_metrics(self) -> dict[str, Any]:
         """The reliability figures from the rows alone; see evidence.reliability_metrics()."""
@@ -182,12 +178,12 @@ class Engine(Transactions):
 
     def reset_database(self) -> None:
         """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""
-        if self.database.read("purpose", {})[0]["purpose"] != LABORATORY_MARK:
+        if not is_laboratory(self.database):
             raise NotALaboratory(
                 f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
-        self.database.transact("reset", {}, Boundary("reset", "before"))
+        self.database.transact(Boundary("reset", "before"), {})
 
     def close(self) -> None:
         """Closes every connection and thread of this engine."""
@@ -222,12 +218,7 @@ def lease_guard(claim: Claim) -> Any:
 
     The same text that every guarded transaction begins with; see show_sql("checkpoint").
     """
-    condition = (
-        " ".join(line.strip() for line in GUARD.splitlines())
-        .removeprefix("WHERE ")
-        .replace("%(", ":")
-        .replace(")s", "")
-    )
+    condition = " ".join(GUARD.split()).removeprefix("WHERE ").replace("%(", ":").replace(")s", "")
     return text(condition).bindparams(p_workflow=claim.workflow_id, p_worker=claim.worker_id, p_token=claim.fence_token)
 
 

@@ -204,7 +204,7 @@ class CrashInjected(BaseException):
     """The laboratory crashed this worker at a boundary (kinder than a kill: `finally` blocks run)."""
 
 
-def describe_failure(error: BaseException, message_limit: int = 4_000, trace_limit: int = 16_000) -> dict[str, Any]:
+def describe_failure(error: BaseException) -> dict[str, Any]:
     """Returns the error as text that PostgreSQL can store: type, message, traceback.
 
     Works for exceptions that cannot be printed, pickled or constructed again.
@@ -219,8 +219,8 @@ def describe_failure(error: BaseException, message_limit: int = 4_000, trace_lim
         trace = "<traceback unavailable>"
     return {
         "type": printable(type.__dict__["__name__"].__get__(type(error))),
-        "message": message[:message_limit],
-        "traceback": printable(trace)[-trace_limit:],
+        "message": message[:4_000],
+        "traceback": printable(trace)[-16_000:],
     }
 
 

@@ -32,22 +32,17 @@ def recoveries(database: Database) -> list[dict[str, Any]]:
     detect: from the crash, where the laboratory recorded it, to the claim that took over; claim: that statement; replay:
     the function on recorded results; re_execute: from there to completion. `span_ms` is the whole, from the crash.
     """
-    found = []
-    for row in database.read("recoveries", {}):
-        claim_ms = _ms(row["asked_at"], row["claimed_at"])
-        after_ms = _ms(row["claimed_at"], row["completed_at"])
-        replay_ms = row["replay_ms"]
-        found.append(
-            {
-                **row,
-                "detect_ms": _ms(row["crashed_at"], row["asked_at"]),
-                "claim_ms": claim_ms,
-                "re_execute_ms": after_ms - replay_ms if after_ms is not None and replay_ms is not None else None,
-                "recovery_ms": after_ms,
-                "span_ms": _ms(row["crashed_at"], row["completed_at"]),
-            }
-        )
-    return found
+    rows = database.read("recoveries", {})
+    for row in rows:
+        after_ms, replay_ms = _ms(row["claimed_at"], row["completed_at"]), row["replay_ms"]
+        row |= {
+            "detect_ms": _ms(row["crashed_at"], row["asked_at"]),
+            "claim_ms": _ms(row["asked_at"], row["claimed_at"]),
+            "re_execute_ms": after_ms - replay_ms if after_ms is not None and replay_ms is not None else None,
+            "recovery_ms": after_ms,
+            "span_ms": _ms(row["crashed_at"], row["completed_at"]),
+        }
+    return rows
 
 
 def write_reliability_report(database: Database, path: Path = REPORT) -> dict[str, Any]:

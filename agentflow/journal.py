@@ -11,41 +11,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from .errors import (
-    CrashInjected,
-    DeterminismError,
-    Postponed,
-    StepFailed,
-    StepMisuse,
-    Stopping,
-    Suspend,
-    ToolRefused,
-    UnfaithfulValue,
-    describe_failure,
-)
+from . import errors
 from .model import ActionIntent, Checkpoint, Claim, Tool
 from .run import interrupted
 from .transactions import Transactions
 from .values import fingerprint, to_json
 
-States = Mapping[str, str]
-
 
 class ClaimedJournal:
     """The recorded calls of one claimed workflow, and the way to add to them.
 
-    `states` names the state after a step id; `stopping` says whether this worker has been asked to stop.
+    `stopping` tells whether this worker has been asked to stop; `states` names the state after a step id.
     """
 
-    def __init__(
-        self,
-        engine: Transactions,
-        claim: Claim,
-        tool: Tool,
-        states: States,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.engine, self.claim, self.tool, self.states, self.stopping = engine, claim, tool, states, stopping
+    def __init__(self, engine: Transactions, claim: Claim, tool: Tool, stopping: Callable[[], bool]) -> None:
+        self.engine, self.claim, self.tool, self.stopping = engine, claim, tool, stopping
+        self.states: Mapping[str, str] = {}
         self.recorded: list[Checkpoint] = []
         self.intents: dict[str, ActionIntent] = {}
         self.cursor, self.attempts = 0, claim.attempts
@@ -59,13 +40,9 @@ class ClaimedJournal:
         """Returns the recorded result of the next call, or None. Raises DeterminismError if another call is recorded there."""
         if self.cursor < len(self.recorded):
             checkpoint = self.recorded[self.cursor]
-            asked = Checkpoint(0, step_id, kind, waited_for=action if kind == "wait" else None)
-            if (asked.kind, asked.step_id, asked.waited_for) != (
-                checkpoint.kind,
-                checkpoint.step_id,
-                checkpoint.waited_for,
-            ):
-                raise self._mismatch(str(checkpoint), str(asked))
+            event = action if kind == "wait" else None
+            if (kind, step_id, event) != (checkpoint.kind, checkpoint.step_id, checkpoint.waited_for):
+                raise self._mismatch(str(checkpoint), str(Checkpoint(0, step_id, kind, waited_for=event)))
             if kind == "side_effect":
                 self._check_action(self.intents[step_id], action, arguments)
             self.cursor += 1
@@ -74,7 +51,7 @@ class ClaimedJournal:
         if pending and (kind, step_id) != ("side_effect", pending.key):
             raise self._mismatch(f"planned action {pending.key!r}", f"{kind} {step_id!r}")
         if self.stopping():
-            raise Stopping
+            raise errors.Stopping
         return None
 
     def record(self, step_id: str, value: Any) -> Any:
@@ -88,15 +65,15 @@ class ClaimedJournal:
 
         A value that cannot be stored and a misused step fail at once: another try would only repeat them.
         """
-        failure, policy = describe_failure(error), self.engine.policy
+        failure, policy = errors.describe_failure(error), self.engine.policy
         attempt = self.attempts + 1
-        if attempt < policy.max_attempts and not isinstance(error, UnfaithfulValue | StepMisuse):
+        if attempt < policy.max_attempts and not isinstance(error, errors.UnfaithfulValue | errors.StepMisuse):
             self._postpone(step_id, failure, attempt)
         claim = self.engine.checkpoint(
             self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail()
         )
         self._advance(claim)
-        raise StepFailed(claim.workflow_id, step_id, failure)
+        raise errors.StepFailed(claim.workflow_id, step_id, failure)
 
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
         """Plans the action, carries it out at least once, acknowledges it, and returns the tool's result.
@@ -109,27 +86,25 @@ class ClaimedJournal:
             known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
             if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
-        except ToolRefused as refusal:
-            failure = describe_failure(refusal)
+        except errors.ToolRefused as refusal:
+            failure = errors.describe_failure(refusal)
             self._acknowledge(key, None, failure)
-            raise StepFailed(self.claim.workflow_id, key, failure) from refusal
-        except CrashInjected:
+            raise errors.StepFailed(self.claim.workflow_id, key, failure) from refusal
+        except errors.CrashInjected:
             raise
         except BaseException as unknown:  # a tool that exits is a tool that did not answer
             if interrupted(unknown):
                 raise
-            self._postpone(key, describe_failure(unknown), self.attempts + 1)
+            self._postpone(key, errors.describe_failure(unknown), self.attempts + 1)
         self._acknowledge(key, result, None)
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
 
     def wait(self, step_id: str, name: str) -> Any:
         """Returns the event's payload, checkpointed. Raises Suspend if the workflow was parked instead."""
-        state = self.states.get(step_id)
-        claim, arrived, payload = self.engine.wait_for_event(
-            self.claim, step_id, name, state=state, detail=self._detail()
-        )
+        told = {"state": self.states.get(step_id), "detail": self._detail()}
+        claim, arrived, payload = self.engine.wait_for_event(self.claim, step_id, name, **told)
         if not arrived:
-            raise Suspend(step_id, name)
+            raise errors.Suspend(step_id, name)
         self._advance(claim)
         return payload
 
@@ -141,33 +116,24 @@ class ClaimedJournal:
         """Checks that every recorded call and planned action was asked for. Raises DeterminismError."""
         if self.cursor < len(self.recorded):
             raise self._mismatch(str(self.recorded[self.cursor]), "the end of the workflow")
-        pending = self._pending()
-        if pending:
+        if pending := self._pending():
             raise self._mismatch(f"planned action {pending.key!r}", "the end of the workflow")
 
     def _plan(self, name: str, key: str, arguments: Any) -> tuple[ActionIntent, bool]:
-        planned = self.intents.get(key)
-        if planned is None:
-            planned = self.engine.create_action_intent(
-                self.claim,
-                key,
-                name,
-                arguments,
-                state=self.states.get(f"{key}:planned", "ACTION_PENDING"),
-                detail=self._detail(),
-            )
-            self.intents[key] = planned
-            return planned, False
-        self._check_action(planned, name, arguments)
-        return planned, True
+        if planned := self.intents.get(key):
+            self._check_action(planned, name, arguments)
+            return planned, True
+        state = self.states.get(f"{key}:planned", "ACTION_PENDING")
+        self.intents[key] = self.engine.create_action_intent(
+            self.claim, key, name, arguments, state=state, detail=self._detail()
+        )
+        return self.intents[key], False
 
     def _check_action(self, planned: ActionIntent, name: str, arguments: Any) -> None:
         where = {"workflow": self.claim.workflow_id, "step": planned.key}
         if planned.action != name or fingerprint(arguments, **where) != fingerprint(planned.arguments, **where):
-            raise self._mismatch(
-                f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}",
-                f"action {planned.key!r}: {name} {arguments!r:.200}",
-            )
+            recorded = f"action {planned.key!r}: {planned.action} {planned.arguments!r:.200}"
+            raise self._mismatch(recorded, f"action {planned.key!r}: {name} {arguments!r:.200}")
 
     def _ask_world(self, intent: ActionIntent, tool: Tool) -> tuple[bool, Any]:
         """Whether the world remembers the key, and the result, if the policy is to look it up and the tool can."""
@@ -187,7 +153,7 @@ class ClaimedJournal:
     def _postpone(self, step_id: str, failure: dict[str, Any], attempt: int) -> NoReturn:
         delay = self.engine.policy.delay(attempt)
         self.engine.postpone(self.claim, step_id, failure, delay)
-        raise Postponed(step_id, attempt, delay)
+        raise errors.Postponed(step_id, attempt, delay)
 
     def _advance(self, claim: Claim) -> None:
         """The next write expects one checkpoint more."""
@@ -198,8 +164,8 @@ class ClaimedJournal:
         done = {checkpoint.step_id for checkpoint in self.recorded if checkpoint.kind == "side_effect"}
         return next((intent for key, intent in self.intents.items() if key not in done), None)
 
-    def _mismatch(self, recorded: str, asked: str) -> DeterminismError:
-        return DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
+    def _mismatch(self, recorded: str, asked: str) -> errors.DeterminismError:
+        return errors.DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
 
     def _detail(self) -> str | None:
         """Once per recovery, for the history: how many calls were replayed, and how long that took in ms."""

@@ -17,19 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-from .errors import (
-    ActionMismatch,
-    BadName,
-    CrashInjected,
-    DatabaseAway,
-    DeterminismError,
-    DuplicateStep,
-    SchemaMissing,
-    StepFailed,
-    StepMisuse,
-    Suspend,
-    UnfaithfulValue,
-)
+from . import errors
 from .model import Checkpoint, Tool, ToolCall
 from .values import check_name, fingerprint, idempotency_key, to_json
 
@@ -121,7 +109,7 @@ class NaiveRunner:
     def wait_for_event(self, step_id: str, name: str) -> Any:
         """The event's payload. Raises Suspend if it is not there, and everything before it is forgotten."""
         if name not in self.events:
-            raise Suspend(step_id, name)
+            raise errors.Suspend(step_id, name)
         self.ledger.executed.append(step_id)
         return self.events[name]
 
@@ -137,9 +125,9 @@ class DurableRunner:
         self, run_id: str, store: StepStore | Journal, events: dict[str, Any] | None = None, *, tool: Tool | None = None
     ) -> None:
         self.run_id, self.ledger = run_id, Ledger()
-        self._journal: Journal = (
-            _MemoryJournal(run_id, store, events or {}, tool, self.ledger) if isinstance(store, StepStore) else store
-        )
+        if isinstance(store, StepStore):
+            store = _MemoryJournal(run_id, store, events or {}, tool)
+        self._journal: Journal = store
         self._asked: dict[str, str] = {}
         self._effects: dict[str, tuple[str, str, Checkpoint]] = {}
         self._thread, self._inside = threading.get_ident(), ""
@@ -196,15 +184,15 @@ class DurableRunner:
     def _act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Checkpoint:
         try:
             return Checkpoint(0, key, "side_effect", self._journal.act(name, key, tool, arguments))
-        except StepFailed as refused:
+        except errors.StepFailed as refused:
             return Checkpoint(0, key, "side_effect", error=refused.error)
-        except UnfaithfulValue as error:  # the effect exists and its result cannot be recorded: nothing may follow
-            self.ended_by = error
+        except errors.UnfaithfulValue as error:
+            self.ended_by = error  # the effect exists and its result cannot be recorded: nothing may follow
             raise
 
     def _repeat(self, key: str, name: str, told: str) -> Any:
         if self._effects[key][:2] != (name, told):
-            raise ActionMismatch(
+            raise errors.ActionMismatch(
                 f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
                 "changed; give each planned action its own key."
             )
@@ -212,24 +200,24 @@ class DurableRunner:
 
     def _result(self, recorded: Checkpoint) -> Any:
         if recorded.error is not None:
-            raise StepFailed(self.run_id, recorded.step_id, recorded.error)
+            raise errors.StepFailed(self.run_id, recorded.step_id, recorded.error)
         return recorded.value
 
     def _execute(self, step_id: str, fn: Callable[[], Any]) -> Any:
         self._inside = step_id
         try:
             if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-                raise StepMisuse(
+                raise errors.StepMisuse(
                     f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
                 )
             value = fn()
             if inspect.iscoroutine(value):
                 value.close()
-                raise StepMisuse(
+                raise errors.StepMisuse(
                     f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
                 )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
-        except CrashInjected:
+        except errors.CrashInjected:
             raise
         except BaseException as error:
             if interrupted(error):
@@ -244,17 +232,17 @@ class DurableRunner:
         if self.ended_by:
             raise self.ended_by
         if threading.get_ident() != self._thread:
-            raise StepMisuse(
+            raise errors.StepMisuse(
                 f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it from the "
                 "thread that runs the function."
             )
         if self._inside:
-            raise StepMisuse(
+            raise errors.StepMisuse(
                 f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after that step."
             )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):
-            raise BadName(
+            raise errors.BadName(
                 f"step id {step_id!r} starts with {_EFFECT!r}, which is reserved for actions; choose another id."
             )
 
@@ -264,11 +252,12 @@ class DurableRunner:
         self._allow(kind, step_id)
         try:
             if step_id in self._asked:
-                raise DuplicateStep(self.run_id, len(self._asked) + 1, f"{self._asked[step_id]} {step_id!r}")
+                raise errors.DuplicateStep(self.run_id, len(self._asked) + 1, f"{self._asked[step_id]} {step_id!r}")
             self._asked[step_id] = kind
             yield
         except BaseException as error:
-            if isinstance(error, DeterminismError | DatabaseAway | SchemaMissing) or not isinstance(error, Exception):
+            ends = errors.DeterminismError | errors.DatabaseAway | errors.SchemaMissing
+            if isinstance(error, ends) or not isinstance(error, Exception):
                 self.ended_by = error
             raise
 
@@ -288,10 +277,8 @@ def interrupted(error: BaseException) -> bool:
 class _MemoryJournal:
     """A StepStore behind the runner: one write per result, after the effect, so this runner has the gap itself."""
 
-    def __init__(
-        self, run_id: str, store: StepStore, events: dict[str, Any], tool: Tool | None, ledger: Ledger
-    ) -> None:
-        self.run_id, self.store, self.events, self.tool, self.ledger = run_id, store, events, tool, ledger
+    def __init__(self, run_id: str, store: StepStore, events: dict[str, Any], tool: Tool | None) -> None:
+        self.run_id, self.store, self.events, self.tool = run_id, store, events, tool
 
     def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
         hit, value = self.store.get(self.run_id, _memo_key(kind, step_id))
@@ -312,7 +299,7 @@ class _MemoryJournal:
 
     def wait(self, step_id: str, name: str) -> Any:
         if name not in self.events:
-            raise Suspend(step_id, name)
+            raise errors.Suspend(step_id, name)
         return self.record(step_id, self.events[name])
 
     def check_end(self) -> None:

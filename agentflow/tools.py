@@ -42,9 +42,8 @@ class SimulatedTool:
         """Returns the result of this key's one business effect. Raises ToolRefused, or TimeoutError if nobody knows."""
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
-            self._run(
-                "refuse", {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action}
-            )
+            who = {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action}
+            self._run("refuse", who)
             self._log("tool_refused", call)
             raise ToolRefused(
                 f"{call.action} was refused by the provider; nothing happened. Fix the cause and requeue."
@@ -83,7 +82,7 @@ class SimulatedTool:
         log_event(event, transaction="tool", **where, **more)
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self.database.transact(name, params, Boundary(name, "before"))[0]
+        return self.database.transact(Boundary(name, "before"), params)[0]
 
 
 def no_answer(name: str, lost: str) -> TimeoutError:
@@ -128,19 +127,16 @@ class StandInModel:
 
     def classify(self, request: str) -> dict[str, str]:
         """The request's category and priority."""
-        answer: dict[str, str] = self._answer("classify", request, mock_llm_classify(request))
+        answer: dict[str, str] = self.ask("classify", request, mock_llm_classify(request))
         return answer
 
     def plan(self, classification: Mapping[str, str]) -> dict[str, list[str]]:
         """The steps to take."""
-        answer: dict[str, list[str]] = self._answer("plan", str(classification), mock_llm_plan(classification))
+        answer: dict[str, list[str]] = self.ask("plan", str(classification), mock_llm_plan(classification))
         return answer
 
     def ask(self, name: str, prompt: str, answer: Any) -> Any:
         """Returns the given answer to a prompt; a text gets a number after `#` if the model varies."""
-        return self._answer(name, prompt, answer)
-
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
         self.calls += 1
         self.cost += 1 + (len(prompt) + len(str(answer))) // 100
         if self.seconds:

@@ -8,6 +8,7 @@ would change these three, so it holds each payload as its JSON text.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from .errors import BadName, UnfaithfulValue
@@ -17,9 +18,8 @@ MAX_DEPTH = 200
 MAX_INT_BITS = 14_000  # Python itself refuses to print integers beyond 4,300 digits
 MAX_ID = 200
 MAX_EVENT_NAME = 10_000
-_encode = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":")
-).encode  # dumps() makes one each time
+# Kept, because dumps() makes one each time.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def to_json(value: Any, *, workflow: str, step: str) -> str:
@@ -67,7 +67,8 @@ def _check(value: Any, path: str, depth: int) -> None:
         for index, item in enumerate(value):
             _check(item, f"{path}[{index}]", depth + 1)
     elif kind is float:
-        _check_float(value, path)
+        if not math.isfinite(value):
+            raise _Refused(path, f"{value} is not a JSON number")
     elif kind is int:
         if value.bit_length() > MAX_INT_BITS:
             raise _Refused(path, f"an integer of {value.bit_length():,} bits is too large to be read back")
@@ -89,11 +90,6 @@ def _check_text(text: str, path: str) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError:
             raise _Refused(path, "the text holds a lone surrogate, which is not a character") from None
-
-
-def _check_float(value: float, path: str) -> None:
-    if value != value or value in (float("inf"), float("-inf")):
-        raise _Refused(path, f"{value} is not a JSON number")
 
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:

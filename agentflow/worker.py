@@ -11,18 +11,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from . import errors
 from .bell import Bell
-from .errors import (
-    CrashInjected,
-    DatabaseAway,
-    LostLease,
-    Postponed,
-    SchemaMissing,
-    StepMisuse,
-    Stopping,
-    Suspend,
-    describe_failure,
-)
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
@@ -46,7 +36,7 @@ def carry(
 
     Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
     """
-    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, {}, stopping)
+    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
     try:
         journal.states = getattr(function, "states", {})
         if claim.fence_token > 1 or loaded:
@@ -57,28 +47,28 @@ def carry(
         except BaseException as error:
             if run.ended_by is not None:
                 raise run.ended_by from (None if error is run.ended_by else error)  # the function may have swallowed it
-            if isinstance(error, CrashInjected) or interrupted(error):
+            if isinstance(error, errors.CrashInjected) or interrupted(error):
                 raise
-            engine.fail_workflow(journal.claim, describe_failure(error))  # its own error, whatever its class
+            engine.fail_workflow(journal.claim, errors.describe_failure(error))  # its own error, whatever its class
             return "failed"
         run.finish()
         journal.complete(result)
         return "completed"
-    except Suspend:
+    except errors.Suspend:
         return "waiting"
-    except Postponed:
+    except errors.Postponed:
         return "postponed"
-    except Stopping:
+    except errors.Stopping:
         engine.release_lease(claim)
         return "released"
-    except (LostLease, DatabaseAway, SchemaMissing, CrashInjected):
+    except (errors.LostLease, errors.DatabaseAway, errors.SchemaMissing, errors.CrashInjected):
         raise
     except BaseException as error:
         if interrupted(error):
-            with contextlib.suppress(LostLease, DatabaseAway):
+            with contextlib.suppress(errors.LostLease, errors.DatabaseAway):
                 engine.release_lease(claim)
             raise
-        engine.fail_workflow(journal.claim, describe_failure(error))
+        engine.fail_workflow(journal.claim, errors.describe_failure(error))
         return "failed"
 
 
@@ -95,7 +85,7 @@ class Worker:
     ) -> None:  # fmt: skip
         for name, function in workflows.items():
             if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-                raise StepMisuse(
+                raise errors.StepMisuse(
                     f"workflow {name!r} is async or a generator; pass a plain function of a run and its input."
                 )
         self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
@@ -116,7 +106,7 @@ class Worker:
         try:
             with self.renewals.hold(claim):
                 return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
-        except LostLease as lost:
+        except errors.LostLease as lost:
             log_event("lease_lost", workflow_id=claim.workflow_id, worker_id=self.identity, reason=lost.reason)
             return "lost"
 
@@ -143,7 +133,7 @@ class Worker:
                     pause = 0.0
                 except Exception as trouble:
                     pause = min(5.0, pause * 2 or 0.1)
-                    away = isinstance(trouble, DatabaseAway | SchemaMissing)
+                    away = isinstance(trouble, errors.DatabaseAway | errors.SchemaMissing)
                     event = "database_away" if away else "worker_in_trouble"
                     said = f"{type(trouble).__name__}: {trouble}"
                     log_event(event, worker_id=self.identity, error=said, next_try_seconds=pause)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from sqlalchemy.exc import DBAPIError
-
 from ..errors import AgentFlowError
 from . import engine, laboratory
 from .options import app
@@ -28,6 +26,5 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (OSError, DBAPIError) as error:  # a file, folder or right that is not there
-        said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-        sys.exit(f"agentflow: {type(error).__name__}: {said}. Fix that, and try again.")
+    except OSError as error:  # a file, folder or right that is not there
+        sys.exit(f"agentflow: {type(error).__name__}: {error}. Fix that, and try again.")

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Annotated
 
 import typer
-from sqlalchemy import inspect
 
 from .. import doctor as doctoring
 from .. import evidence, server
@@ -20,13 +19,24 @@ from ..engine import Engine, find_database, is_embedded, open_engine
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..gate import LOOPBACK
 from ..log import log_event
-from ..migrations import LABORATORY_MARK, migrate, standing, way_out
+from ..migrations import is_laboratory, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
 from ..statements import DEFAULT_SCHEMA
 from ..worker import new_identity
 from . import launch
-from .options import COMMAND_PATIENCE, Column, Json, Progress, Requests, Schema, app, print_figures, print_json
+from .options import (
+    COMMAND_PATIENCE,
+    Column,
+    Json,
+    Requests,
+    Schema,
+    ShowProgress,
+    answer,
+    app,
+    print_figures,
+    print_json,
+)
 
 SUBMIT_BATCH = 500
 NOTEBOOKS = "--schema start_here"
@@ -136,13 +146,10 @@ def migrate_schema(
             f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
         )
     migrate(database, laboratory=laboratory or is_embedded())
-    marked = _is_laboratory(database)
-    if as_json:
-        print_json({"schema": schema, "server": database.where, "was": before, "laboratory": marked})
-    else:
-        was = "has" if before == "current" else "now has"
-        whose = f"it is {'' if marked else 'not '}a laboratory"
-        typer.echo(f"Schema {schema!r} at {database.where} {was} today's tables; {whose}.")
+    marked = is_laboratory(database)
+    was = "has" if before == "current" else "now has"
+    said = f"Schema {schema!r} at {database.where} {was} today's tables; it is {'' if marked else 'not '}a laboratory."
+    answer(as_json, {"schema": schema, "server": database.where, "was": before, "laboratory": marked}, said)
 
 
 @app.command()
@@ -153,7 +160,7 @@ def reset(
 ) -> None:
     """Delete a laboratory's workflows and effects; answers stay."""
     engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
-    if not _is_laboratory(engine.database):
+    if not is_laboratory(engine.database):
         raise NotALaboratory(
             f"schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
             "migrate --laboratory` turns a new schema into one."
@@ -165,11 +172,9 @@ def reset(
         if not wanted:
             raise AgentFlowError("nothing was deleted.")
     engine.reset_database()
-    if as_json:
-        gone = {name: found[name] for name in ("workflows_total", "business_effects")}
-        print_json({"schema": schema, "deleted": gone})
-    else:
-        typer.echo(f"{what} were deleted from schema {schema!r}; the tables are empty.")
+    gone = {name: found[name] for name in ("workflows_total", "business_effects")}
+    said = f"{what} were deleted from schema {schema!r}; the tables are empty."
+    answer(as_json, {"schema": schema, "deleted": gone}, said)
 
 
 @app.command()
@@ -178,10 +183,8 @@ def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     embedded = server.Server(server.default_home())
     ran = embedded.is_running()
     embedded.stop()
-    if as_json:
-        print_json({"home": str(embedded.home), "was_running": ran})
-    else:
-        typer.echo(f"The embedded server in {embedded.home} {'is stopped' if ran else 'was not running'}.")
+    said = f"The embedded server in {embedded.home} {'is stopped' if ran else 'was not running'}."
+    answer(as_json, {"home": str(embedded.home), "was_running": ran}, said)
 
 
 @app.command()
@@ -192,7 +195,7 @@ def submit(
     workflow: Annotated[
         str, typer.Option("--workflow", metavar="NAME", help="Which workflow runs each request.")
     ] = DEFAULT_WORKFLOW,
-    progress: Progress = None,
+    progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
     """Create a workflow for each request of a file or of stdin."""
@@ -212,11 +215,9 @@ def submit(
     finally:
         if shown:
             typer.echo(err=True)
-    if as_json:
-        print_json({"schema": schema, "workflow": workflow, "created": created})
-    else:
-        how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
-        typer.echo(f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them.")
+    how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
+    said = f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them."
+    answer(as_json, {"schema": schema, "workflow": workflow, "created": created}, said)
 
 
 @app.command()
@@ -226,7 +227,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
     """
     database = find_database(schema, patience=COMMAND_PATIENCE)
-    _exists(database)
+    _check_that_it_exists(database)
     figures = Engine(database).write_reliability_report()
     if as_json:
         print_json(figures)
@@ -243,18 +244,15 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     raise typer.Exit(bool(doubled))
 
 
-def _exists(database: Database) -> None:
+def _check_that_it_exists(database: Database) -> None:
     """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
     database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
-    if not inspect(database.alchemy).has_schema(database.schema):
+    there = "SELECT oid FROM pg_namespace WHERE nspname = :name"
+    if not database.read_sql(there, {"name": database.schema})[1]:
         raise SchemaMissing(
             f"schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
             f"schemas, such as {NOTEBOOKS}. `agentflow migrate` would create a new, empty one."
         )
-
-
-def _is_laboratory(database: Database) -> bool:
-    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
 
 
 def _batches(requests: Iterator[str]) -> Iterator[list[str]]:

@@ -12,7 +12,18 @@ from ..agents import DEFAULT_WORKFLOW
 from ..engine import find_database
 from ..errors import BadName
 from ..requests import DEFAULT_COLUMN, read_requests
-from .options import COMMAND_PATIENCE, Column, Json, Progress, Requests, app, print_figures, print_json
+from .options import (
+    COMMAND_PATIENCE,
+    Column,
+    Guards,
+    Json,
+    Requests,
+    ShowProgress,
+    answer,
+    app,
+    print_figures,
+    print_json,
+)
 
 
 @app.command()
@@ -28,7 +39,7 @@ def soak(
     random_kills: Annotated[int, typer.Option(help="Workers killed at any microsecond, instead.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="The same seed kills at the same boundaries.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the schema, to look at its rows.")] = False,
-    progress: Progress = None,
+    progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
     """Run requests on worker processes, kill workers, report."""
@@ -40,16 +51,9 @@ def soak(
     planned = (0 if random_kills else 50) if kills is None else kills
     where = find_database("soak").url.render_as_string(hide_password=False)
     report = run(
-        where,
-        read_requests(requests, column),
-        schema=schema,
-        workers=workers,
-        kills=planned,
-        random_kills=random_kills,
-        seed=seed,
-        keep=keep,
-        progress=progress,
-    )
+        where, read_requests(requests, column), schema=schema, workers=workers, kills=planned,
+        random_kills=random_kills, seed=seed, keep=keep, progress=progress,
+    )  # fmt: skip
     if as_json:
         print_json(report.to_dict())
     else:
@@ -72,9 +76,7 @@ def play(
     workflow: Annotated[
         str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
     ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
-    ] = None,
+    without: Guards = None,
     lanes: Annotated[
         Literal["thread", "process"], typer.Option("--lanes", help="What the workers are; processes are really killed.")
     ] = "thread",
@@ -118,7 +120,7 @@ def atlas(
         str | None,
         typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),
     ] = None,
-    progress: Progress = None,
+    progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
     """Kill a worker at every boundary of six engines; count effects.
@@ -128,18 +130,12 @@ def atlas(
     from ..lab.crashes.atlas import atlas as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
-    found = run(
-        find_database("atlas", patience=COMMAND_PATIENCE).url.render_as_string(hide_password=False),
-        schema=schema,
-        progress=progress,
-    )
+    where = find_database("atlas", patience=COMMAND_PATIENCE).url.render_as_string(hide_password=False)
+    found = run(where, schema=schema, progress=progress)
     if svg:
         found.picture().save(svg)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        typer.echo(repr(found))
-        typer.echo(f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s.")
+    how = f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s."
+    answer(as_json, found.to_dict(), f"{found!r}\n{how}")
     for problem in found.problems:
         typer.echo(f"agentflow: {problem}.", err=True)
     raise typer.Exit(not found.ok)
@@ -147,9 +143,7 @@ def atlas(
 
 @app.command()
 def explore(
-    without: Annotated[
-        list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
-    ] = None,
+    without: Guards = None,
     crashes: Annotated[int, typer.Option(help="How many workers may be killed.", min=0, max=9)] = 2,
     expiries: Annotated[int, typer.Option(help="How many leases may end.", min=0, max=9)] = 2,
     lost_replies: Annotated[int, typer.Option(help="How many replies of the tool may be lost.", min=0, max=9)] = 1,
@@ -171,7 +165,7 @@ def explore(
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards.")
     ] = None,
-    progress: Progress = None,
+    progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
     """Try every schedule of two workers within bounds.
@@ -188,8 +182,5 @@ def explore(
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        typer.echo(str(found))
+    answer(as_json, found.to_dict(), str(found))
     raise typer.Exit(not found.ok)

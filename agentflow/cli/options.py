@@ -27,7 +27,10 @@ Requests = Annotated[
     str, typer.Option("--requests", metavar="FILE", help="A .csv or .jsonl file, or plain lines; - is stdin.")
 ]
 Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
-Progress = Annotated[
+Guards = Annotated[
+    list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
+]
+ShowProgress = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show progress (default: on a terminal).")
 ]
 
@@ -35,6 +38,11 @@ Progress = Annotated[
 def print_json(value: Any) -> None:
     """Prints the value as indented JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def answer(as_json: bool, value: Any, text: str) -> None:
+    """Prints the value for programs, or the text for people."""
+    print_json(value) if as_json else typer.echo(text)
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:

@@ -11,19 +11,27 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from ..database import Database
-from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaTooNew
+from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaMissing, SchemaTooNew
 from ..schema import metadata
-from ..statements import WORLD_SUFFIX
+from ..statements import WORLD_SUFFIX, Statement
 
 LABORATORY_MARK = "agentflow laboratory"
 COURSE_MARK = "agentflow course"
 """The comments of two kinds of schema: one that may be emptied, one that keeps a learner's answers."""
 
 _FOLDER = Path(__file__).parent
+_VERSION = Statement("version", "Which migration was the last.", "SELECT version_num FROM agentflow.schema_version")
+_TABLES = Statement(
+    "tables",
+    "Whether the schema was ever migrated, and whether one of these tables is gone.",
+    """\
+SELECT to_regclass(%(p_version)s) IS NOT NULL AS versioned,
+       (SELECT bool_or(to_regclass(name) IS NULL) FROM unnest(%(p_tables)s::text[]) AS name) AS damaged""",
+)  # fmt: skip
 
 
 def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
-    """Gives the schema today's tables, whoever else migrates it at the same time; a second call changes nothing.
+    """Gives the schema today's tables, even if others migrate it at the same time; a second call changes nothing.
 
     `laboratory=True` marks it as a laboratory, whose rows may be reset; `course=True` as the one that keeps a learner's
     answers, which cannot become a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
@@ -80,23 +88,21 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
     `damaged`: it had today's tables, and has lost one of them since.
     """
     database.check()
-    with database.alchemy.connect() as connection:
-        found = None
-        if connection.execute(text("SELECT to_regclass(:n)"), {"n": f'"{database.schema}".schema_version'}).scalar():
-            found = connection.execute(text(f'SELECT version_num FROM "{database.schema}".schema_version')).scalar()
-        names = [
-            f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()
-        ]
-        lost = connection.execute(
-            text("SELECT bool_or(to_regclass(n) IS NULL) FROM unnest(CAST(:names AS text[])) AS n"), {"names": names}
-        )
-        damaged = bool(lost.scalar())
-    known = sorted(path.name.partition("_")[0] for path in _FOLDER.glob("versions/[0-9]*.py"))
-    if found is None:
+    tables = [f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()]
+    seen = database.run(_TABLES, {"p_version": f'"{database.schema}".schema_version', "p_tables": tables})[0]
+    versions = database.run(_VERSION) if seen["versioned"] else []
+    if not versions:
         return "missing"
+    found = versions[0]["version_num"]
+    known = sorted(path.name.partition("_")[0] for path in _FOLDER.glob("versions/[0-9]*.py"))
     if found == known[-1]:
-        return "damaged" if damaged else "current"
+        return "damaged" if seen["damaged"] else "current"
     return "old" if found in known else "newer"
+
+
+def is_laboratory(database: Database) -> bool:
+    """Whether the schema is marked as a laboratory, whose rows may be reset."""
+    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
 
 
 def way_out(schema: str) -> str:
@@ -106,7 +112,7 @@ def way_out(schema: str) -> str:
 
 def _is_done(database: Database, purpose: str | None) -> bool:
     """Whether nothing is left to do. What PostgreSQL refuses here, it refuses again, and is explained, in migrate()."""
-    with suppress(DBAPIError):
+    with suppress(SchemaMissing):
         marked = purpose is None or database.read("purpose", {})[0]["purpose"] == purpose
         return marked and standing(database) in ("current", "damaged")
     return False

@@ -11,10 +11,7 @@ connection = attributes["connection"].execution_options(
     schema_translate_map={None: schema, "world": schema + WORLD_SUFFIX}
 )
 context.configure(
-    connection=connection,
-    target_metadata=metadata,
-    version_table="schema_version",
-    version_table_schema=schema,
+    connection=connection, target_metadata=metadata, version_table="schema_version", version_table_schema=schema
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -14,12 +14,12 @@ from .people import CANCEL, CREATE, DELIVER, REQUEUE
 from .progress import ACKNOWLEDGE, CHECKPOINT, COMPLETE, FAIL, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
 from .reads import FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
-from .statement import COUNT, DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, channel, quoted
+from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
-    "ALL_STATEMENTS", "BY_PERSON", "COUNT", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES",
-    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "channel", "quoted", "show_sql",
+    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES", "TRANSACTIONS",
+    "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
 ]  # fmt: skip
 
 
@@ -46,9 +46,6 @@ READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METR
 ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES
 
 
-def show_sql(name: str, schema: str | None = None) -> str:
-    """The text of a statement, as PostgreSQL gets it; without a schema, the table names stand alone."""
-    statement = ALL_STATEMENTS[name]
-    if schema is not None:
-        return statement.render(schema)
-    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", statement.text)
+def show_sql(name: str) -> str:
+    """The text of a statement as PostgreSQL gets it, except that tables are named without their schema."""
+    return re.sub(rf"\b{DEFAULT_SCHEMA}({WORLD_SUFFIX})?\.", "", ALL_STATEMENTS[name].text)

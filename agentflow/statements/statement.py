@@ -16,7 +16,6 @@ GUARD = """\
       AND fence_token = %(p_token)s
       AND lease_expires_at > clock_timestamp()
 """
-COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
 
 
 @dataclass(frozen=True)
@@ -46,18 +45,12 @@ class Statement:
     now_possible: Callable[[Mapping[str, Any]], bool] | None = None
 
     def render(self, schema: str) -> str:
-        """The text for another pair of schemas."""
+        """The text for another pair of schemas. Its notifications come on the channel of the schema's name."""
         text = self.text.replace(f"{DEFAULT_SCHEMA}{WORLD_SUFFIX}.", f"{quoted(schema + WORLD_SUFFIX)}.")
-        return text.replace(f"{DEFAULT_SCHEMA}.", f"{quoted(schema)}.").replace(
-            f"'{DEFAULT_SCHEMA}'", f"'{channel(schema)}'"
-        )
+        text = text.replace(f"{DEFAULT_SCHEMA}.", f"{quoted(schema)}.")
+        return text.replace(f"'{DEFAULT_SCHEMA}'", f"'{schema}'")
 
 
 def quoted(identifier: str) -> str:
     """The identifier in double quotes."""
     return '"' + identifier.replace('"', '""') + '"'
-
-
-def channel(schema: str) -> str:
-    """The notification channel of a schema: its own name, without quotes that would end the literal."""
-    return schema.replace("'", "''")

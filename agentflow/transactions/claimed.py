@@ -8,9 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ..database import Row
+from psycopg.rows import DictRow
+
 from ..errors import ActionMismatch, AgentFlowError, CrashInjected, DuplicateStep, LostLease, ToolRefused
-from ..model import ActionIntent, Boundary, Checkpoint, Claim, Tool, ToolCall
+from ..model import ActionIntent, Boundary, Checkpoint, Claim, Outcome, Tool, ToolCall
 from ..statements import TRANSACTIONS
 from ..values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
 from .unclaimed import UnclaimedTransactions
@@ -53,8 +54,8 @@ class Transactions(UnclaimedTransactions):
                     row["attempts"], row["held_by"] is not None, lease,
                 )  # fmt: skip
 
-    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[Row]:
-        return self.database.transact("claim", params, boundary, self.hook)[0]
+    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[DictRow]:
+        return self.database.transact(boundary, params, self.hook)[0]
 
     def runnable(self, names: Sequence[str]) -> bool:
         """Whether there is work now, also behind a row that a claim skipped because it was locked."""
@@ -66,7 +67,7 @@ class Transactions(UnclaimedTransactions):
         Transaction: load. Raises LostLease if the token is not the row's any more.
         """
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
-        rows, _ = self.database.transact("load", params, self._boundary("load", claim), self.hook)
+        rows, _ = self.database.transact(self._boundary("load", claim), params, self.hook)
         if not rows:
             raise LostLease(
                 claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's"
@@ -134,13 +135,11 @@ class Transactions(UnclaimedTransactions):
         self._tell(boundary)
         try:
             result = tool(ToolCall(intent.idempotency_key, intent.action, intent.arguments, claim.workflow_id))
-        except ToolRefused:
-            self._tell(replace(boundary, edge="after", outcome="refused"))
-            raise
         except CrashInjected:
             raise
-        except BaseException:
-            self._tell(replace(boundary, edge="after", outcome="unknown"))
+        except BaseException as error:
+            outcome: Outcome = "refused" if isinstance(error, ToolRefused) else "unknown"
+            self._tell(replace(boundary, edge="after", outcome=outcome))
             raise
         self._tell(replace(boundary, edge="after", outcome="committed"))
         return result
@@ -216,7 +215,7 @@ class Transactions(UnclaimedTransactions):
 
     def _guarded(
         self, name: str, claim: Claim, subject: str | None, params: Mapping[str, Any], detail: str | None = None
-    ) -> Row:
+    ) -> DictRow:
         """The row after a guarded write; LostLease if the guard refused it and no earlier issue of it was committed."""
         told = {
             "p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token,
@@ -224,17 +223,13 @@ class Transactions(UnclaimedTransactions):
         }  # fmt: skip
         boundary = self._boundary(name, claim, subject)
         try:
-            rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
+            # A refusal whose reason is gone had found the lease expired, and waited for a renewal.
+            row, in_doubt = self._issue(boundary, told, lambda row: _reason(row, claim) is None)
         except DuplicateStep as twice:
             step = f"step {told.get('p_step', subject)!r}"
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
-        if rows and rows[0]["outcome"] == "refused" and _reason(rows[0], claim) is None:
-            # The refusal waited, to be recorded, for a renewal of the lease that it had found expired.
-            rows, again = self.database.transact(name, told, boundary, self.hook)
-            in_doubt = in_doubt or again
-        if not rows:
+        if row is None:
             raise LostLease(claim.workflow_id, name, "the workflow no longer exists")
-        row = rows[0]
         if row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim)):
             return row
         reason = _reason(row, claim)
@@ -250,7 +245,7 @@ def _state_after(step_id: str, declared: str | None) -> str:
     return declared or step_id.upper()
 
 
-def _was_mine(name: str, row: Row, claim: Claim) -> bool:
+def _was_mine(name: str, row: DictRow, claim: Claim) -> bool:
     """Whether the locked row shows that an earlier issue of this statement was committed.
 
     The token is still mine, and only its holder can have made the change.
@@ -263,7 +258,7 @@ def _was_mine(name: str, row: Row, claim: Claim) -> bool:
     return bool(advanced and TRANSACTIONS[name].advances)
 
 
-def _reason(row: Row, claim: Claim) -> str | None:
+def _reason(row: DictRow, claim: Claim) -> str | None:
     """Why the guard refused, from the row as it is now; None if the claim itself is good."""
     if row["fence_token"] != claim.fence_token:
         return f"token {claim.fence_token} is not the row's {row['fence_token']}"

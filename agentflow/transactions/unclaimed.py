@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..database import Database, Row
+from psycopg.rows import DictRow
+
+from ..database import Database
 from ..errors import AgentFlowError, AlreadyFinished, BadName, EventRefused, IdTaken, UnknownWorkflow
 from ..model import Boundary, Hook, Policy
 from ..statements import TRANSACTIONS
@@ -30,7 +32,7 @@ class UnclaimedTransactions:
     # -- creating and reading ------------------------------------------------------------------------------------------
 
     def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
-        """Creates the workflow once, whoever else creates it with this id; returns its row as get_workflow() shows it.
+        """Creates the workflow once, even if others create it with this id; returns its row as get_workflow() shows it.
 
         `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
         if the id belongs to another name or input.
@@ -68,7 +70,7 @@ class UnclaimedTransactions:
             return {}
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
-        rows, _ = self.database.transact("create", params, Boundary("create", "before", workflow=subject), self.hook)
+        rows, _ = self.database.transact(Boundary("create", "before", workflow=subject), params, self.hook)
         if len(rows) != len(ids):
             raise AgentFlowError(
                 f"create returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
@@ -158,22 +160,26 @@ class UnclaimedTransactions:
 
     def _unclaimed(
         self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
-    ) -> Row:
+    ) -> DictRow:
         check_name("workflow id", workflow_id)
-        told = {
-            "p_workflow": workflow_id,
-            "p_worker": None,
-            "p_token": None,
-            "p_subject": subject,
-            "p_detail": None,
-            **(params or {}),
-        }
+        nobody = {"p_worker": None, "p_token": None, "p_detail": None}
+        told = {"p_workflow": workflow_id, "p_subject": subject, **nobody, **(params or {})}
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
-        rows, in_doubt = self.database.transact(name, told, boundary, self.hook)
-        now_possible = TRANSACTIONS[name].now_possible
-        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
-            rows, again = self.database.transact(name, told, boundary, self.hook)
-            in_doubt = in_doubt or again
-        if not rows:
+        row, in_doubt = self._issue(boundary, told, TRANSACTIONS[name].now_possible)
+        if row is None:
             raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
-        return {**rows[0], "in_doubt": in_doubt}
+        return {**row, "in_doubt": in_doubt}
+
+    def _issue(
+        self, boundary: Boundary, params: Mapping[str, Any], now_possible: Callable[[DictRow], bool] | None
+    ) -> tuple[DictRow | None, bool]:
+        """The row that a transaction gives, if any, and whether it was in doubt.
+
+        A refusal waits, to be recorded, perhaps for the very change that makes the transaction possible: then it is issued
+        once more.
+        """
+        rows, in_doubt = self.database.transact(boundary, params, self.hook)
+        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
+            rows, again = self.database.transact(boundary, params, self.hook)
+            in_doubt = in_doubt or again
+        return (rows[0] if rows else None), in_doubt

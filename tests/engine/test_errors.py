@@ -21,7 +21,6 @@ from agentflow import Database, Engine, Policy, StandInModel, errors, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.model import Claim, ToolCall
 from agentflow.run import DurableRunner, StepStore
-from agentflow.server import Server
 from tests.support.runs import NAME, ROOT, deploy, start, turn, workflow
 
 CONTROL_FLOW = {"LostLease", "Suspend", "Postponed", "Stopping", "CrashInjected"}
@@ -383,11 +382,6 @@ def test_schema_of_a_newer_version_is_refused_with_what_to_do(schema: Callable[[
         connection.exec_driver_sql(f"UPDATE \"{database.schema}\".schema_version SET version_num = '9999'")
     with pytest.raises(errors.SchemaTooNew, match=r"(?s)newer AgentFlow.*Nothing was changed; install that version"):
         migrate(database)
-
-
-def test_server_that_was_never_started_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(errors.ServerError, match=r"does not answer; call start\(\)"):
-        Server(tmp_path).settings()
 
 
 def test_failed_workflow_keeps_its_errors_next_step_in_the_row(engine: Engine) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from agentflow.statements import ALL_STATEMENTS, COUNT, GUARD, TRANSACTIONS, Statement, show_sql
+from agentflow.statements import ALL_STATEMENTS, GUARD, TRANSACTIONS, Statement, show_sql
 
+COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
 CACHED = 4096  # psycopg remembers how it read a text of at most this many bytes; it reads a longer one for every call
 
 

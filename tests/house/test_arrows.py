@@ -26,11 +26,9 @@ HOMES = {
     "matplotlib": {"lab/plots"},
     "pandas": {"lab/plots"},
     "fastapi": {"api"},
-    "fastapi_offline": {"api"},
     "uvicorn": {"api"},
     "starlette": {"api"},
     "typer": {"cli"},
-    "click": {"cli"},
 }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...database import Row
+from psycopg.rows import DictRow
+
 from ...engine import Engine
 from ...errors import LostLease, describe_failure
 from ...journal import ClaimedJournal
@@ -93,9 +94,9 @@ class KeyAtExecution(Engine):
 class ReadsFence(Engine):
     """Compares the claim in a separate statement, before each write."""
 
-    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Row:
+    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
-        mine, _ = self.database.transact("read_fence", who, self._boundary("read_fence", claim, subject), self.hook)
+        mine, _ = self.database.transact(self._boundary("read_fence", claim, subject), who, self.hook)
         if not mine:
             raise LostLease(claim.workflow_id, name, f"token {claim.fence_token} was not the row's when it was read")
         return super()._guarded(name, claim, subject, params, detail)
@@ -104,20 +105,18 @@ class ReadsFence(Engine):
 class ReadsBeforeClaiming(Engine):
     """Reads which row to claim in a separate statement."""
 
-    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[Row]:
-        before = replace(boundary, transaction="read_runnable")
-        seen, _ = self.database.transact("read_runnable", params, before, self.hook)
+    def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[DictRow]:
+        seen, _ = self.database.transact(replace(boundary, transaction="read_runnable"), params, self.hook)
         return super()._claim({**params, **seen[0]}, boundary) if seen else []
 
 
 class ReadsEvents(Engine):
     """Reads whether the event has come in a separate statement."""
 
-    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Row:
+    def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         if name == "wait":
             which = {"p_workflow": claim.workflow_id, "p_subject": subject}
-            before = self._boundary("read_events", claim, subject)
-            seen, _ = self.database.transact("read_events", which, before, self.hook)
+            seen, _ = self.database.transact(self._boundary("read_events", claim, subject), which, self.hook)
             params = {**params, **seen[0]}
         return super()._guarded(name, claim, subject, params, detail)
 

@@ -19,9 +19,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
+from psycopg.rows import DictRow
 from psycopg.sql import Literal
 
-from ...database import Database, Row
+from ...database import Database
 from ...driver_errors import translate
 from ...errors import DatabaseAway
 from ...statements import Statement
@@ -74,7 +75,7 @@ FROM given, json_to_recordset(rows -> 'effects') AS r (
 )
 
 _LEFT_OUT: dict[
-    str, Row
+    str, DictRow
 ] = {  # what canonical rows leave out, with the value that PostgreSQL shows when they are put back
     "workflows": {"entries": 1},
     "steps": {"fence_token": 1, "worker": "-"},
@@ -97,7 +98,7 @@ def canonical_text(rows: Rows, keep_crashes: bool = True) -> str:
     return json.dumps(tables, separators=(",", ":"))
 
 
-def _plain(table: str, rows: tuple[Row, ...]) -> list[Row]:
+def _plain(table: str, rows: tuple[DictRow, ...]) -> list[DictRow]:
     kept = [{column: value for column, value in row.items() if column not in _LEFT_OUT[table]} for row in rows]
     if table == "effects":
         for number, row in enumerate(kept):
@@ -141,18 +142,18 @@ class StatementResult:
     answer: Answer
     key: str
 
-    def entries(self) -> list[Row]:
+    def entries(self) -> list[DictRow]:
         """The entries of the history that this statement wrote, the world's too."""
         return [*self.after.history, *map(_of_the_world, self.after.attempts)]
 
 
-def bare_entry(workflow_id: str, event: str, transaction: str, **more: Any) -> Row:
+def bare_entry(workflow_id: str, event: str, transaction: str, **more: Any) -> DictRow:
     """An entry with these columns; the others are empty."""
     rest = dict.fromkeys(("subject", "worker", "fence_token", "detail"))
     return {"workflow_id": workflow_id, "n": None, "event": event, "transaction": transaction, **rest, **more}
 
 
-def _of_the_world(row: Row) -> Row:
+def _of_the_world(row: DictRow) -> DictRow:
     event = "tool_refused" if row["outcome"] == "refused" else "tool_attempt_committed"
     detail = {"idempotency_key": row["idempotency_key"], "outcome": row["outcome"]}
     return bare_entry(row["workflow_id"], event, "tool", subject=row["action"], detail=detail)

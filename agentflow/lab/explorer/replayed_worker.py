@@ -24,7 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...database import Row, Run
+from psycopg.rows import DictRow
+
+from ...database import Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
@@ -197,7 +199,7 @@ class Player:
             )
             raise SystemExit
 
-    def _door(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[Row]:
+    def _door(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[DictRow]:
         """The door of the played engine's databases: nothing gets through to PostgreSQL."""
         self._in_its_thread()
         if name == "session":
@@ -208,7 +210,7 @@ class Player:
         self._wrong = self._wrong or wrong
         raise Stopped(wrong)
 
-    def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[Row]:
+    def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
         """The recorded answer to the statement. Raises Stopped if there is none yet."""
         if self._pending is not None or self._wrong:
             raise Stopped("it stands already")
@@ -239,7 +241,7 @@ class Player:
         if isinstance(answer, Exception):
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
-        rows: list[Row] = pickle.loads(answer)
+        rows: list[DictRow] = pickle.loads(answer)
         if name == "claim" and rows:
             self._token = rows[0].get("fence_token", 0)
         return rows

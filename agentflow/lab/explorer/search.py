@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from ...database import Row
+from psycopg.rows import DictRow
+
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
@@ -123,7 +124,7 @@ class Rules:
             happened = self.world.forgotten(state.rows)
             yield Move("forget"), spent._replace(rows=happened.rows), happened
 
-    def _timely(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
+    def _timely(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
         spent, several = self._spent(state, FAULTS["expire"]), len(workflows) > 1
         alone = sum(row["lease"] == "live" for row in workflows) == 1
         for number, row in enumerate(workflows, 1):
@@ -134,7 +135,7 @@ class Rules:
                 happened = self.world.expired(state.rows, row["id"])
                 yield Move("due", request=number if several else None), state._replace(rows=happened.rows), happened
 
-    def _delivering(self, state: ExplorerState, workflows: tuple[Row, ...]) -> Iterator[Successor]:
+    def _delivering(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
         several, bit = len(workflows) > 1, 1
         for number, row in enumerate(workflows, 1):
             for event, payload in self.world.events:

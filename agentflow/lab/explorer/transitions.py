@@ -13,7 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from ...database import Row
+from psycopg.rows import DictRow
+
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
@@ -38,7 +39,7 @@ class Happened:
 
     rows: int
     place: Place
-    entries: tuple[Row, ...]
+    entries: tuple[DictRow, ...]
     violations: tuple[tuple[Invariant, Guilty], ...]
 
 
@@ -233,5 +234,5 @@ class World:
         return tuple((one, guilty) for guilty in one.check(judged))
 
 
-def _is_spent(row: Row) -> bool:
+def _is_spent(row: DictRow) -> bool:
     return bool(row["status"] == "failed" and json.loads(row["error"])["type"] == "CrashBudgetSpent")

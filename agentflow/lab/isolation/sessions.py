@@ -17,8 +17,9 @@ from typing import Any, Literal, TypeVar
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
+from psycopg.rows import DictRow
 
-from ...database import Database, Row, Run
+from ...database import Database, Run
 from ...driver_errors import translate
 from ...engine import Engine
 from ...errors import AgentFlowError, LostLease
@@ -89,12 +90,12 @@ class HeldSession:
         self.pid = self.connection.info.backend_pid
         self.database = near.with_door(self._run_here)
 
-    def run(self, text: str, params: Mapping[str, Any] | None = None) -> list[Row]:
+    def run(self, text: str, params: Mapping[str, Any] | None = None) -> list[DictRow]:
         """The rows of the statement, if it gives any."""
         cursor = self.connection.execute(text.encode(), params)
         return cursor.fetchall() if cursor.description else []
 
-    def _run_here(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[Row]:
+    def _run_here(self, name: str, text: str, params: Mapping[str, Any] | None, _: Run) -> list[DictRow]:
         """The door of `database`: its statements run on this connection, too."""
         try:
             return self.connection.execute(text.encode(), params, prepare=True).fetchall()

@@ -15,7 +15,7 @@ from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
 from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
-from ...migrations import LABORATORY_MARK, migrate
+from ...migrations import is_laboratory, migrate
 from ...model import Policy
 from ...requests import read_requests
 from ...server import Server
@@ -80,7 +80,7 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     keep("engine", schema, engine)
     try:
         # an unmarked schema without a workflow becomes a laboratory
-        if not _is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
+        if not is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
             migrate(engine.database, laboratory=True)
         engine.reset_database()
     except SchemaMissing as missing:
@@ -91,13 +91,9 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     return engine
 
 
-def _is_laboratory(database: Database) -> bool:
-    return bool(database.read("purpose", {})[0]["purpose"] == LABORATORY_MARK)
-
-
 def _drop(database: Database, missing: SchemaMissing) -> None:
     """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    if not _is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
+    if not is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
         raise missing
     drop_schemas(database)
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ...database import Database, Row, Run
+from psycopg.rows import DictRow
+
+from ...database import Database, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
@@ -152,7 +154,7 @@ class _RemembersLast:
 
     last: AskedStatement | None = None
 
-    def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[Row]:
+    def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[DictRow]:
         if name in TRANSACTIONS and name != "load":
             self.last = AskedStatement(name, dict(params or {}))
         return run(name, text, params)

@@ -77,8 +77,9 @@ class WatchedModel(StandInModel):
         super().__init__()
         self.watch = watch
 
-    def _answer(self, name: str, prompt: str, answer: Any) -> Any:
-        return self.watch(name, super()._answer(name, prompt, answer))
+    def ask(self, name: str, prompt: str, answer: Any) -> Any:
+        """Returns what `watch` makes of the answer."""
+        return self.watch(name, super().ask(name, prompt, answer))
 
 
 def labelled_model(label: str) -> WatchedModel:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...database import Row
+from psycopg.rows import DictRow
+
 from ...statements import GUARDED
 from ..history.belief import belief_of, lost
 from .snapshot import Rows
@@ -42,12 +43,12 @@ class Transition:
     after: Rows
     mover: Mover = Mover()
 
-    def entries(self) -> list[Row]:
+    def entries(self) -> list[DictRow]:
         """The entries that are new in the history."""
         known = {(row["workflow_id"], row["n"]) for row in self.before.history}
         return [row for row in self.after.history if (row["workflow_id"], row["n"]) not in known]
 
-    def pairs(self) -> Iterator[tuple[Row, Row]]:
+    def pairs(self) -> Iterator[tuple[DictRow, DictRow]]:
         """Each workflow's row before and after."""
         for after in self.after.workflows:
             if before := self.before.workflow(after["id"]):
@@ -154,7 +155,7 @@ def _newly_completed(transition: Transition) -> list[str]:
     ]
 
 
-def _actions_done(rows: Rows, workflow_id: str) -> list[Row]:
+def _actions_done(rows: Rows, workflow_id: str) -> list[DictRow]:
     """The checkpoints of actions that succeeded."""
     return [row for row in rows.of("steps", workflow_id) if row["kind"] == "side_effect" and row["error"] is None]
 
@@ -255,7 +256,7 @@ def nothing_under_an_older_token(transition: Transition) -> Iterator[Guilty]:
                 yield Guilty("history", f"{after['id']} {event}", f"has token {old}, the row {token}")
 
 
-def _changed(transition: Transition, before: Row, after: Row) -> bool:
+def _changed(transition: Transition, before: DictRow, after: DictRow) -> bool:
     """Whether anything of a workflow has changed, except the number of its entries and its turn in the queue."""
     if any(before[column] != after[column] for column in after.keys() - {"entries", "turn"}):
         return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...database import Row
+from psycopg.rows import DictRow
+
 from ...engine import Engine
 from ...statements import Statement
 
@@ -43,18 +44,18 @@ SELECT (SELECT coalesce(json_agg(r ORDER BY r.id), '[]') FROM (
 class Rows:
     """All rows of one laboratory at one moment, by table; JSON columns hold their text. `history` may be a part of it."""
 
-    workflows: tuple[Row, ...] = ()
-    steps: tuple[Row, ...] = ()
-    intents: tuple[Row, ...] = ()
-    effects: tuple[Row, ...] = ()
-    attempts: tuple[Row, ...] = ()
-    history: tuple[Row, ...] = ()
+    workflows: tuple[DictRow, ...] = ()
+    steps: tuple[DictRow, ...] = ()
+    intents: tuple[DictRow, ...] = ()
+    effects: tuple[DictRow, ...] = ()
+    attempts: tuple[DictRow, ...] = ()
+    history: tuple[DictRow, ...] = ()
 
-    def workflow(self, workflow_id: str) -> Row | None:
+    def workflow(self, workflow_id: str) -> DictRow | None:
         """The workflow's row, or None."""
         return next((row for row in self.workflows if row["id"] == workflow_id), None)
 
-    def of(self, table: str, workflow_id: str) -> list[Row]:
+    def of(self, table: str, workflow_id: str) -> list[DictRow]:
         """The rows of one table that belong to a workflow."""
         return [row for row in getattr(self, table) if row["workflow_id"] == workflow_id]
 
@@ -64,7 +65,7 @@ def rows_sql(schema: str) -> str:
     return _READ.render(schema)
 
 
-def rows_from(answer: Row) -> Rows:
+def rows_from(answer: DictRow) -> Rows:
     """Returns the answer of that query as a record."""
     return Rows(**{table: tuple(rows) for table, rows in answer.items()})
 
