@@ -46,7 +46,8 @@ def _forget_connections() -> None:
         database.forget_connections()
 
 
-os.register_at_fork(after_in_child=_forget_connections)  # a forked child does not share its parent's connections
+if hasattr(os, "register_at_fork"):  # a forked child opens its own connections instead of sharing its parent's
+    os.register_at_fork(after_in_child=_forget_connections)
 
 # Set on each connection, in two round trips; a platform that does not know the second keeps its own.
 _SETTINGS = (

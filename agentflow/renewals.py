@@ -24,7 +24,8 @@ def _start_afresh() -> None:
         renewals.start_afresh()
 
 
-os.register_at_fork(after_in_child=_start_afresh)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
 
 
 def _started(name: str, work: Callable[..., None], *told: object) -> bool:

