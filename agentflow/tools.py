@@ -18,6 +18,7 @@ from .model import Boundary, ToolCall
 from .values import to_json
 
 ToolFault = Literal["refuse", "lose_request", "lose_reply", "forget"]
+"""What the simulated tool can be told to do to a call. What the laboratory does to a run: `lab/history/faults`."""
 ANSWERS: Mapping[str, Any] = {"resolve-account": {"account_unlocked": True, "resolution_code": "SIM-200"}}
 
 

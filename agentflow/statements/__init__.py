@@ -3,6 +3,9 @@
 A guarded write is one UPDATE of the workflow's row, and every later part selects FROM its RETURNING. If the guard matched
 nothing, a second UPDATE numbers the refusal and returns the row as it is now; the last SELECT says what happened. Texts
 are written for the default schema and rendered for others. No bind is named like a column (prefix `p_`).
+
+A new transaction is a `Statement` in one of these files and in TRANSACTIONS, a method in `transactions/`, and a sentence in
+`lab/history/sentences`; docs/architecture.md has it as a worked example.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Fault injection at scale: the crash atlas (a kill at every boundary) and the soak (hundreds of workflows under kills)."""
+"""Kills at scale: the crash atlas (one at every boundary) and the soak (hundreds of workflows under kills).
+
+All other faults, and the table of them, are in `lab/history/faults`.
+"""

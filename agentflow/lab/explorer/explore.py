@@ -26,7 +26,7 @@ from ..notebook.progress import progress_bar
 from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
-from .answers import AnswerCache
+from .answer_cache import AnswerCache
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode
 from .report import Exploration, Finding

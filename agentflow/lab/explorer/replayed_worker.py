@@ -35,7 +35,7 @@ from ...tools import no_answer
 from ...worker import carry
 from ..broken.catalogue import texts
 from ..laboratory.laboratory import LEASE_SECONDS
-from .answers import Answer, comparable, question
+from .answer_cache import Answer, comparable, question
 from .own_process import SearchProgress
 
 Program = Callable[[Engine], str]

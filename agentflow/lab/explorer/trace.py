@@ -17,7 +17,7 @@ from ...statements import TRANSACTIONS
 from ..history.faults import fault
 from ..schedule.grammar import Move
 from ..schedule.lane_set import SHARED_NAME
-from .answers import bare_entry
+from .answer_cache import bare_entry
 from .replayed_worker import Place
 from .search import DEAD, Rules
 

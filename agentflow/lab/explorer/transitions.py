@@ -25,7 +25,7 @@ from ..schedule.lane_set import SHARED_NAME
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
-from .answers import AnswerCache
+from .answer_cache import AnswerCache
 from .own_process import SearchProgress
 from .replayed_worker import Place, Player, WrongCode, one_claim
 

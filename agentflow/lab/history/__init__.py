@@ -1,4 +1,7 @@
-"""What happened, from rows to English: entries, the story that they tell, sentences, and the table of faults.
+"""What happened, from rows to English: entries, the story that they tell, the words for it, and the table of faults.
 
-Needs nothing but the standard library.
+Needs nothing but the standard library. What people read about an entry stands in `sentences`, the words in a picture's box
+in `words`. A new fault is a row in `faults`: grammar, moves, sentences and pictures follow it. How often the explorer may
+spend it stands in `explorer/search` and `explorer/explore`, and the independent checker must know its entry
+(`verify/history_rules`). docs/architecture.md has it as a worked example.
 """

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from .entries import Row
 from .faults import FAULTS, FaultKind
-from .story import A_DAY, Mark, Story, too_many
+from .story import A_DAY, Mark, Story
 from .story_reader import read_story
+from .words import doubled
 
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
@@ -80,7 +81,7 @@ def _tool(mark: Mark) -> str:
     if mark.doubled:
         reason = "has forgotten the key" if mark.key == "forgotten" else "cannot know the call"
         again = " again with the same key" if mark.key == "forgotten" else how
-        effect = f"commits business effect {mark.effect}: {too_many(mark.nth)}"
+        effect = f"commits business effect {mark.effect}: {doubled(mark.nth)}"
         return f"{who} calls the tool{again}; the tool {reason} and {effect}{lost}"
     attempts = "" if mark.key == "no" else f", attempts {mark.attempts}"
     return f"{who} calls the tool{how}; the tool commits business effect {mark.effect}{attempts}{lost}"

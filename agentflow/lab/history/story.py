@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from ...statements import BY_PERSON
+from .words import EFFECT_LOST, IN_THE_GAP, REFUSED, doubled
 
 A_DAY = 86_400.0  # seconds: a lease that lasts so long ends by a move only
 Position = float
@@ -144,29 +145,20 @@ class Story:
 
 
 _OF_A_LEASE = {"expired", "released"}
-_BOXES = {
-    "lost": ("effect lost", "acknowledged, and nothing happened"),
-    "gap": ("acknowledgment gap", "effect exists, engine does not know"),
-}
-
-
-def too_many(effects: int) -> str:
-    """What is wrong with more than one effect of one action."""
-    return f"one action intent, {'two' if effects == 2 else effects} effects"
 
 
 def box_of(told: Story) -> Box | None:
     """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
     if told.doubled:
         last = told.marks[int(told.doubled[0].end)]
-        return Box("duplicate", told.doubled[0], "duplicate effect", too_many(last.nth))
+        return Box("duplicate", told.doubled[0], "duplicate effect", doubled(last.nth))
     if told.lost:
-        return Box("lost", told.lost[0], *_BOXES["lost"])
+        return Box("lost", told.lost[0], *EFFECT_LOST)
     for column, mark in enumerate(told.marks):
         if mark.kind == "refused":
             title = mark.why if "≠" in mark.why else f"lease {mark.why}" if mark.why in _OF_A_LEASE else mark.why
-            return Box("refused", Span(column, column), title, "refused, nothing changed")
-    return Box("gap", told.gaps[0], *_BOXES["gap"]) if told.gaps else None
+            return Box("refused", Span(column, column), title, REFUSED)
+    return Box("gap", told.gaps[0], *IN_THE_GAP) if told.gaps else None
 
 
 FOLDABLE, LEAST = frozenset({"renew", "checkpoint", "replay"}), 4

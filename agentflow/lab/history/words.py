@@ -1,8 +1,17 @@
-"""Small pieces of sentences that several rooms need."""
+"""Words that sentences and pictures share: a number with its noun, and what stands in a picture's box."""
 
 from __future__ import annotations
+
+EFFECT_LOST = ("effect lost", "acknowledged, and nothing happened")
+IN_THE_GAP = ("acknowledgment gap", "effect exists, engine does not know")
+REFUSED = "refused, nothing changed"
 
 
 def counted(number: int, one: str, more: str = "") -> str:
     """The number with its noun, such as `1 entry` and `2 entries`; without `more`, an s makes the plural."""
     return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def doubled(effects: int) -> str:
+    """What is wrong with more than one effect of one action."""
+    return f"one action intent, {'two' if effects == 2 else effects} effects"

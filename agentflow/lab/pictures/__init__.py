@@ -1,1 +1,4 @@
-"""Pictures: the timeline (entries in, SVG out) and what all pictures share. Needs nothing but the standard library."""
+"""Pictures: the timeline (entries in, SVG out) and, in `svg`, what all pictures share. Standard library only.
+
+Other pictures live with their subject: `race/picture`, `crashes/atlas_picture`, `isolation/matrix_picture`, `room/view`.
+"""

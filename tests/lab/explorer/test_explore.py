@@ -24,7 +24,7 @@ import pytest
 
 from agentflow import Database, Engine
 from agentflow.lab.broken.catalogue import engine_class
-from agentflow.lab.explorer.answers import AnswerCache, comparable
+from agentflow.lab.explorer.answer_cache import AnswerCache, comparable
 from agentflow.lab.explorer.explore import ExplorerError, explore
 from agentflow.lab.explorer.report import Exploration
 from agentflow.lab.explorer.search import DEAD, ExplorerState, Rules
