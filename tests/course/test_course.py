@@ -22,8 +22,7 @@ from sqlalchemy import text
 from agentflow import AgentFlowError, Database, Engine, migrate
 from agentflow.errors import DatabaseAway, NotALaboratory
 from agentflow.lab import course
-from agentflow.lab.course import prompts as ask
-from agentflow.lab.course import record, stages
+from agentflow.lab.course import prompts, record, stages
 from agentflow.lab.course.judging import NOT_SOLVED
 from agentflow.lab.course.lesson import LATE, STAYS, Lesson
 from agentflow.lab.course.outline import MAX_HINTS, RIGHT, Exercise, Outline, Question
@@ -111,7 +110,7 @@ def shown(thing: Any) -> str:
 
 def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answer(stage: Lesson) -> None:
     said = shown(stage.predict(ASKED))
-    assert ask.OPEN in said
+    assert prompts.OPEN in said
     because = stage.outline.question(ASKED).because
     assert because not in said
     assert all(idea[:20] not in said for idea in stage.outline.question(ASKED).options.values() if idea != RIGHT)
@@ -144,7 +143,7 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Lesson, kept: Record,
     stage.predict(ASKED, answer=before)
     stage.reveal(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
-    assert (f"{LATE} {ask.CLOSED} {ask.AGAIN}" if before is None else STAYS) in said
+    assert (f"{LATE} {prompts.CLOSED} {prompts.AGAIN}" if before is None else STAYS) in said
     answer = kept.read(f"{START}:1").answer(ASKED)
     assert answer == (None if before is None else {"answer": 2, "sure": "guess"})
     assert "predicted it" not in shown(stage.reveal(ASKED))
@@ -154,7 +153,7 @@ def test_no_prediction_is_bettered_after_the_reveal(stage: Lesson, kept: Record,
 def test_an_answer_that_is_none_is_not_kept_and_says_what_may_be_chosen(stage: Lesson, wrong: Any) -> None:
     said = shown(stage.predict(ASKED, answer=wrong))
     assert "Choose a number from 1 to 4" in said
-    assert ask.OPEN in said
+    assert prompts.OPEN in said
     assert "sure='guess', sure='fairly sure', sure='certain'" in shown(stage.predict(ASKED, answer=1, sure="very"))
     assert "You answered" not in shown(stage.predict(ASKED))
 
@@ -163,7 +162,7 @@ def test_again_opens_every_question_and_keeps_the_earlier_answers(stage: Lesson,
     stage.predict(ASKED, answer=2)
     stage.reveal(ASKED)
     assert shown(stage.again()) == "Round 2 begins: run the cells from the top."
-    assert ask.OPEN in shown(stage.predict(ASKED))
+    assert prompts.OPEN in shown(stage.predict(ASKED))
     stage.predict(ASKED, answer=3)
     assert "predicted it" in shown(stage.reveal(ASKED))
     assert [one.answer(ASKED) for one in kept.rounds(START)] == [
@@ -430,7 +429,7 @@ def test_another_question_of_an_answered_round_needs_another_round(stage: Lesson
     )
     stage.predict(ASKED, answer=3)
     stage.reveal("b")
-    assert ask.AGAIN in shown(stage.predict("b"))
+    assert prompts.AGAIN in shown(stage.predict("b"))
 
 
 # --- exercises
@@ -535,7 +534,7 @@ def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: L
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     asked._buttons[2].click()
-    assert ask.CHOOSE_FIRST in asked._standing.value
+    assert prompts.CHOOSE_FIRST in asked._standing.value
     asked._options.value = 2
     for _ in range(5):
         asked._buttons[2].click()
@@ -549,7 +548,7 @@ def test_the_reveal_closes_the_buttons_of_its_question(stage: Lesson) -> None:
     asked = stage.predict(ASKED)
     asked._repr_mimebundle_()
     stage.reveal(ASKED)
-    assert ask.CLOSED in asked._standing.value
+    assert prompts.CLOSED in asked._standing.value
     assert asked._options.disabled
 
 

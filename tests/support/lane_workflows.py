@@ -68,7 +68,7 @@ def gated(engine: Engine, gate: Gate) -> Engine:
 
 def pid_of(stepper: Stepper, lane: str) -> int:
     """The process in which the lane's worker is."""
-    worker = stepper._crew.lane(lane)
+    worker = stepper.lane(lane)
     assert isinstance(worker, ProcessLane)
     assert worker.pid is not None
     return worker.pid
@@ -76,4 +76,4 @@ def pid_of(stepper: Stepper, lane: str) -> int:
 
 def identity_of(stepper: Stepper, lane: str) -> str:
     """The worker that is in the lane now."""
-    return stepper._crew.lane(lane).identity
+    return stepper.lane(lane).identity

@@ -155,7 +155,7 @@ class AtlasBench:
         return self._counted(
             cell,
             completed=row.get("status") == "completed",
-            exit_code=stepper.worker("A").exit_code,
+            exit_code=stepper.lane("A").exit_code,
             recovery_ms=recoveries[-1]["recovery_ms"] if recoveries else None,
             line=stepper.line,
             history=tuple(self.engine.history(workflow_id)),
@@ -174,7 +174,7 @@ class AtlasBench:
         return True
 
     def _place(self, lane: str) -> str:
-        standing = self.stepper.worker(lane).standing
+        standing = self.stepper.lane(lane).standing
         return label(standing) if standing else ""
 
     def _naive(self, cell: AtlasCell) -> AtlasCell:

@@ -15,9 +15,9 @@ from ..history.entries import Row
 from ..history.sentences import summary, twin
 from ..history.story import Mark, Story, folded
 from ..history.story_reader import read_story
-from . import timeline_spans as ground
+from . import timeline_spans
 from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
-from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Sheet, flat, width
+from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Strip, flat, width
 from .timeline_marks import clock, columns
 
 STRIP = 14
@@ -105,7 +105,7 @@ def _focus(told: Story, cursor: int | None) -> str:
     return str(cursor) if str(cursor) in labels else (labels or [""])[-1]
 
 
-def _look_at(s: Sheet, cursor: int | None) -> float | None:
+def _look_at(s: Strip, cursor: int | None) -> float | None:
     """Where the cursor's column begins; None if it is the newest entry, or there is none."""
     marks = s.told.marks
     later = cursor is not None and bool(marks) and marks[-1].n > cursor
@@ -115,7 +115,7 @@ def _look_at(s: Sheet, cursor: int | None) -> float | None:
 # -- layout --------------------------------------------------------------------------------------------------------------
 
 
-def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Sheet]:
+def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Strip]:
     count = len(told.marks)
     size = max(count, 1) if live or timed else _strip_size(count)
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
@@ -130,7 +130,7 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
         edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
-        made.append(Sheet(told, layout, lanes, first, last, xs, right, edge, *common))
+        made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common))
     return made
 
 
@@ -174,17 +174,17 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
     return xs, cuts
 
 
-def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
+def _draw(s: Strip, cursor: int | None, schedule: str, focus: str) -> int:
     """Draws the strip; returns its height."""
     marks = s.told.marks
-    ground.scaffold(s)
+    timeline_spans.scaffold(s)
     for n in range(s.first, s.last):
         clock(s, s.xs[n], marks[n])
     if not marks:
         s.text(GUTTER + PITCH / 2, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
-    ground.behind(s)
+    timeline_spans.behind(s)
     columns(s, focus)
-    ground.before(s)
+    timeline_spans.before(s)
     tall = _height(s, schedule)
     back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="{PAPER}"/>']
     if cursor is not None:
@@ -202,13 +202,13 @@ def _draw(s: Sheet, cursor: int | None, schedule: str, focus: str) -> int:
     return tall
 
 
-def _height(s: Sheet, schedule: str) -> int:
+def _height(s: Strip, schedule: str) -> int:
     """The height of a strip; the schedule is written beside the box if there is room, else below everything."""
     bottom = s.ledger + s.layout.end + s.below
-    if s.layout is FULL and ground.has_bracket(s):
+    if s.layout is FULL and timeline_spans.has_bracket(s):
         bottom = s.bracket + s.layout.box + 18
     if schedule and s.layout is FULL:
-        y, room = bottom - 34, ground.room_for_schedule(s)
+        y, room = bottom - 34, timeline_spans.room_for_schedule(s)
         if s.told.person or width(schedule, 13.2) > room:
             y, bottom = bottom + 12, bottom + 44
         s.text(10, y, "schedule", "m")
@@ -227,9 +227,9 @@ def _whole(body: str, wide: float, tall: int, said: str, text: Sequence[str], li
     return svg(about + body, num(wide), str(tall), f"display:block;{shrinks};height:auto", named)
 
 
-def _gutter(s: Sheet, tall: int) -> str:
+def _gutter(s: Strip, tall: int) -> str:
     """The names of the lanes once more, to stay in view while the long picture scrolls."""
-    alone = Sheet(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
-    ground.scaffold(alone)
-    inner = f'<rect width="{ground.WORDS}" height="{tall}" fill="{PAPER}"/>' + "".join(alone.out)
-    return svg(inner, str(ground.WORDS), str(tall), "display:block;max-width:none", 'aria-hidden="true"')
+    alone = Strip(s.told, s.layout, s.workers, 0, 0, {}, GUTTER, GUTTER, s.seconds, s.milliseconds)
+    timeline_spans.scaffold(alone)
+    inner = f'<rect width="{timeline_spans.WORDS}" height="{tall}" fill="{PAPER}"/>' + "".join(alone.out)
+    return svg(inner, str(timeline_spans.WORDS), str(tall), "display:block;max-width:none", 'aria-hidden="true"')

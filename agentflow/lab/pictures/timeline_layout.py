@@ -110,7 +110,7 @@ def wrapped(said: str, room: float = ROOM, lines: int = 2) -> tuple[str, ...]:
 
 
 @dataclass
-class Sheet:
+class Strip:
     """One strip: columns from `first` up to `last` (not included), on lanes for `workers`.
 
     `xs` holds the middle of every column, `pitch` is how wide one is; `right` is where now is, `edge` where the

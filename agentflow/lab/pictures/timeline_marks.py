@@ -10,7 +10,7 @@ from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
 from .svg import INK, PAPER, num
-from .timeline_layout import FAULT, FULL, PITCH, Sheet, one_line, shortened, width, wrapped
+from .timeline_layout import FAULT, FULL, PITCH, Strip, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, ring, tool
 
 NAMES = {"create": "create", "claim": "claim", "receive": "wait", **{name: name for name in (*GUARDED, *BY_PERSON)}}
@@ -21,7 +21,7 @@ NAMED_SUBJECTS = {"checkpoint", "intent", "wait", "receive", "deliver", "postpon
 # -- parts of marks ------------------------------------------------------------------------------------------------------
 
 
-def _arrow(s: Sheet, mark: Mark, x: float, tip: float) -> None:
+def _arrow(s: Strip, mark: Mark, x: float, tip: float) -> None:
     """From the worker's bar down to the row."""
     y, hue = s.bar(mark.who), s.hue(mark.who)
     if y is not None:
@@ -30,20 +30,20 @@ def _arrow(s: Sheet, mark: Mark, x: float, tip: float) -> None:
         s.filled(f"M{num(x)} {num(tip)}l-4 -8h8z", hue)
 
 
-def _tick(s: Sheet, x: float, mark: Mark) -> None:
+def _tick(s: Strip, x: float, mark: Mark) -> None:
     s.path(f"M{num(x)} {num(s.level(mark.row_token) - 1)}v9", INK, 3)
 
 
-def _square(s: Sheet, x: float, y: float, hue: str, how: str) -> None:
-    """A step: attempted (hollow), committed (solid) or replayed (dotted)."""
+def _square(s: Strip, x: float, y: float, hue: str, how: str) -> None:
+    """A step: run (hollow), committed (solid) or replayed (dotted)."""
     s.rect(x - 9.5, y - 9.5, 19, 19, PAPER, ' rx="5"')
-    size = {"attempted": 14, "committed": 16, "replayed": 15}[how]
+    size = {"run": 14, "committed": 16, "replayed": 15}[how]
     edge = "" if how == "committed" else f' stroke="{hue}" stroke-width="2"'
     dotted = ' stroke-dasharray="2 2.4"' if how == "replayed" else ""
     s.rect(x - size / 2, y - size / 2, size, size, PAPER if edge else hue, f' rx="4"{edge}{dotted}')
 
 
-def _names(s: Sheet, x: float, mark: Mark) -> None:
+def _names(s: Strip, x: float, mark: Mark) -> None:
     """The transaction's name below the row, and what it is about."""
     name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "), s.room)
     lines: tuple[str, ...] = tuple(rest)
@@ -62,7 +62,7 @@ def _names(s: Sheet, x: float, mark: Mark) -> None:
     _below(s, x, said)
 
 
-def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
+def _below(s: Strip, x: float, said: list[tuple[str, str]]) -> None:
     """Words below the row; where columns of a scale of time come close, the first of them alone, on a line that is free."""
     places = [s.row + down for down in s.layout.names]
     lines = [(y, one, kind) for (one, kind), y in zip(said, places, strict=False)]
@@ -71,30 +71,30 @@ def _below(s: Sheet, x: float, said: list[tuple[str, str]]) -> None:
         s.staggered("names", x, places, *said[0])
 
 
-def _is_wide(s: Sheet, x: float, mark: Mark) -> bool:
+def _is_wide(s: Strip, x: float, mark: Mark) -> bool:
     """Whether the name of an acknowledgment would touch its neighbour."""
     return mark.kind == "acknowledge" and any(one.kind in {"checkpoint", "acknowledge"} for one in beside(s, x))
 
 
-def _over_hatch(s: Sheet, x: float) -> bool:
+def _over_hatch(s: Strip, x: float) -> bool:
     return any(s.crosses(gap.start, gap.end) and s.x(gap.start) <= x <= s.x(gap.end) for gap in s.told.gaps)
 
 
-def _is_action(s: Sheet, mark: Mark) -> bool:
+def _is_action(s: Strip, mark: Mark) -> bool:
     return any(one.kind == "intent" and one.subject == mark.subject for one in s.told.marks)
 
 
-def _several_actions(s: Sheet) -> bool:
+def _several_actions(s: Strip) -> bool:
     return len({mark.subject for mark in s.told.marks if mark.kind in {"intent", "acknowledge"}}) > 1
 
 
-def _over(s: Sheet, x: float, y: float, mark: Mark, said: str = "") -> None:
+def _over(s: Strip, x: float, y: float, mark: Mark, said: str = "") -> None:
     """Words, or what the mark is about, above a worker's bar, or below it where a scale of time leaves no room."""
     said = said or shortened(mark.subject, min(ROOM_OF_A_STEP, s.room))
     s.staggered(f"steps {mark.who}", x, (y - 14, y + 20 if s.layout is FULL else y + 18), said, "c h")
 
 
-def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
+def _fault(s: Strip, x: float, mark: Mark, down_to: float) -> None:
     """The fault's name on the clock, and the dotted line that ties it to what it does."""
     words, lines = FAULTS[mark.kind].label.format(who=mark.who or ""), (s.faults, s.faults - FAULT)
     any(s.staggered("faults", x, lines, shortened(words, room, 11, True), "c b") for room in (64, s.pitch - 1))
@@ -104,13 +104,13 @@ def _fault(s: Sheet, x: float, mark: Mark, down_to: float) -> None:
 # -- the columns ---------------------------------------------------------------------------------------------------------
 
 
-def create(s: Sheet, x: float, mark: Mark) -> None:
+def create(s: Strip, x: float, mark: Mark) -> None:
     """The workflow's row begins."""
     s.path(f"M{num(x)} {s.row - 6}v13", INK, 3)
     _names(s, x, mark)
 
 
-def claim(s: Sheet, x: float, mark: Mark) -> None:
+def claim(s: Strip, x: float, mark: Mark) -> None:
     """A shield with the new token; the line has risen to it."""
     level, y = s.level(mark.row_token), s.bar(mark.who)
     _arrow(s, mark, x, level - 10)
@@ -121,7 +121,7 @@ def claim(s: Sheet, x: float, mark: Mark) -> None:
     _names(s, x, mark)
 
 
-def transaction(s: Sheet, x: float, mark: Mark) -> None:
+def transaction(s: Strip, x: float, mark: Mark) -> None:
     """A commit: from its worker to a tick on the row; a step has squares, anything else a dot."""
     y, level = s.bar(mark.who), s.level(mark.row_token)
     _arrow(s, mark, x, level - 1)
@@ -130,7 +130,7 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
         hue = s.hue(mark.who)
         step = mark.kind == "checkpoint" or (mark.kind == "postpone" and not _is_action(s, mark))
         if step and not s.milliseconds:
-            _square(s, x - 22, y, hue, "attempted")
+            _square(s, x - 22, y, hue, "run")
         if mark.kind == "checkpoint":
             _square(s, x, y, hue, "committed")
         else:
@@ -143,7 +143,7 @@ def transaction(s: Sheet, x: float, mark: Mark) -> None:
     _names(s, x, mark)
 
 
-def by_person(s: Sheet, x: float, mark: Mark) -> None:
+def by_person(s: Strip, x: float, mark: Mark) -> None:
     """Somebody outside acts on the row: from below, through the world, with no worker's hue."""
     level, refused = s.level(mark.row_token), mark.event == "event_refused"
     foot = level + ((6 if s.layout is FULL else 3) if refused else 8)
@@ -158,7 +158,7 @@ def by_person(s: Sheet, x: float, mark: Mark) -> None:
     _names(s, x, mark)
 
 
-def replay(s: Sheet, x: float, mark: Mark) -> None:
+def replay(s: Strip, x: float, mark: Mark) -> None:
     """A step that gets its recorded result: dotted, with a hook, and nothing is written below it."""
     y = s.bar(mark.who)
     if y is None:
@@ -171,7 +171,7 @@ def replay(s: Sheet, x: float, mark: Mark) -> None:
     _over(s, x, y, mark, f"replay ×{len(mark.folded)}" if mark.folded else "")
 
 
-def fault(s: Sheet, x: float, mark: Mark) -> None:
+def fault(s: Strip, x: float, mark: Mark) -> None:
     """What was done to a worker, its lease, the row or the world, tied to its name on the clock."""
     kind, y, top = FAULTS[mark.kind], s.bar(mark.who), s.lane(mark.who)
     if kind.strikes == "world":
@@ -188,7 +188,7 @@ def fault(s: Sheet, x: float, mark: Mark) -> None:
         _on_bar(s, x, y, kind.mark, s.hue(mark.who))
 
 
-def _on_bar(s: Sheet, x: float, y: int, shape: str, hue: str) -> None:
+def _on_bar(s: Strip, x: float, y: int, shape: str, hue: str) -> None:
     if shape == "cross":
         s.path(f"M{num(x - 8)} {y - 8}l16 16m0-16l-16 16", hue, 4.5, halo=8)
     elif shape == "bar":
@@ -197,7 +197,7 @@ def _on_bar(s: Sheet, x: float, y: int, shape: str, hue: str) -> None:
         dot(s, x, y, hue)
 
 
-def _struck_ring(s: Sheet, x: float) -> None:
+def _struck_ring(s: Strip, x: float) -> None:
     """The ring of an answer from the key, struck out: the world has lost its memory, not what it did."""
     ring(s, x)
     s.path(f"M{num(x - 10)} {s.ledger + 10}l20 -20", INK, 2.5, halo=6)
@@ -205,7 +205,7 @@ def _struck_ring(s: Sheet, x: float) -> None:
     s.labels("tool", x, [(s.ledger + down, said, "c h") for said, down in places])
 
 
-def stop(s: Sheet, x: float, mark: Mark) -> None:
+def stop(s: Strip, x: float, mark: Mark) -> None:
     """A worker ends its run by itself."""
     y = s.bar(mark.who)
     if y is not None:
@@ -213,7 +213,7 @@ def stop(s: Sheet, x: float, mark: Mark) -> None:
         _over(s, min(x, s.edge - width("LostLease") / 2 - 2), y, mark, "LostLease")
 
 
-def refused(s: Sheet, x: float, mark: Mark) -> None:
+def refused(s: Strip, x: float, mark: Mark) -> None:
     """A write that ends at a wall above the row."""
     y, level = s.bar(mark.who), s.level(mark.row_token)
     if y is not None:
@@ -222,7 +222,7 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
         s.line(x, y, x, level - 14, hue, 2.2)
         s.rect(x - 24, level - 15, 48, 6)
         if mark.transaction in {"checkpoint", "postpone"}:
-            _square(s, x, y, hue, "attempted")
+            _square(s, x, y, hue, "run")
             _over(s, x, y, mark)
         else:
             dot(s, x, y, hue)
@@ -232,7 +232,7 @@ def refused(s: Sheet, x: float, mark: Mark) -> None:
         _below(s, x, [(shortened(mark.why), "c b h"), ("refused", "c m h")])
 
 
-def other(s: Sheet, x: float, mark: Mark) -> None:
+def other(s: Strip, x: float, mark: Mark) -> None:
     """An entry of a kind without a mark: a tick with its name."""
     _tick(s, x, mark)
     _names(s, x, mark)
@@ -245,7 +245,7 @@ DRAWN = {
 }  # fmt: skip
 
 
-def clock(s: Sheet, x: float, mark: Mark) -> None:
+def clock(s: Strip, x: float, mark: Mark) -> None:
     """The entry's number, and its time if the picture shows times."""
     s.label("numbers", x, s.layout.numbers, mark.label, "c b" if mark.event else "c m")
     if s.seconds and mark.at is not None:
@@ -253,7 +253,7 @@ def clock(s: Sheet, x: float, mark: Mark) -> None:
         s.label("seconds", x, s.layout.seconds, said, "c m")
 
 
-def columns(s: Sheet, focus: str = "") -> None:
+def columns(s: Strip, focus: str = "") -> None:
     """Draws every entry of this strip as a separate group, in causal order, with its sentence as name and tooltip."""
     for column in range(s.first, s.last):
         mark, x = s.told.marks[column], s.xs[column]

@@ -1,6 +1,6 @@
 """Everything of a timeline that has a length: leases, processes, the row's token, the world's record, gaps, and the one box.
 
-A span may begin before a strip or end behind it; `Sheet.x` cuts it off at the strip's edge, and `Sheet.holds` says whether
+A span may begin before a strip or end behind it; `Strip.x` cuts it off at the strip's edge, and `Strip.holds` says whether
 an end of it is on this strip and gets its mark.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..history.sentences import lease_of
 from ..history.story import Band, Box, Mark, Position, ProcessRun, Span
 from .svg import DASHED, HUES, INK, PAPER, RULE, num
-from .timeline_layout import COMPACT, FULL, GUTTER, Sheet, shortened, width
+from .timeline_layout import COMPACT, FULL, GUTTER, Strip, shortened, width
 from .timeline_tool_calls import QUIET
 
 WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
@@ -17,7 +17,7 @@ SILENT = {*QUIET, "stop", "replay"}
 DASHES = f' stroke-dasharray="{DASHED["C"]}"'
 
 
-def behind(s: Sheet) -> None:
+def behind(s: Strip) -> None:
     """Everything that the marks stand on."""
     for span in s.told.gaps:
         gap(s, span)
@@ -30,7 +30,7 @@ def behind(s: Sheet) -> None:
     state_texts(s)
 
 
-def before(s: Sheet) -> None:
+def before(s: Strip) -> None:
     """What lies over the marks: waits, brackets, the box, and the names of the leases."""
     for span in s.told.waits:
         waits(s, span)
@@ -42,7 +42,7 @@ def before(s: Sheet) -> None:
         s.path(f"M{num(x - 6)} {s.rule + 7}l4 -13m4 13l4 -13", INK, 1.5)
 
 
-def scaffold(s: Sheet) -> None:
+def scaffold(s: Strip) -> None:
     """The clock's head, the lanes and their names, the row, the world, and the person if one takes part."""
     layout = s.layout
     s.text(10, layout.numbers, "entry", "m")
@@ -71,7 +71,7 @@ def scaffold(s: Sheet) -> None:
         s.line(GUTTER, s.person, s.edge, s.person, RULE, 1)
 
 
-def gap(s: Sheet, span: Span) -> None:
+def gap(s: Strip, span: Span) -> None:
     """The hatch over the time in which the engine does not know the outcome; an edge where it came to know."""
     if not s.crosses(span.start, span.end):
         return
@@ -86,7 +86,7 @@ def gap(s: Sheet, span: Span) -> None:
     s.path("".join(parts), INK, 1.3, ' opacity="0.6"')
 
 
-def ledger(s: Sheet) -> None:
+def ledger(s: Strip) -> None:
     """The world's record: a rule, then ink once an effect exists, doubled after a duplicate."""
     now = s.told.now
     first = next(iter(s.told.effects), now)
@@ -100,7 +100,7 @@ def ledger(s: Sheet) -> None:
         s.line(max(s.x(second), WORDS), s.ledger, s.right, s.ledger, PAPER, 3)
 
 
-def row(s: Sheet) -> None:
+def row(s: Strip) -> None:
     """The line of the workflow's row; each claim lifts it, since its height is the fencing token."""
     steps = s.told.tokens
     if not steps:
@@ -114,7 +114,7 @@ def row(s: Sheet) -> None:
     s.path(d + f"H{num(s.right)}", INK, 1.8)
 
 
-def band(s: Sheet, lease: Band) -> None:
+def band(s: Strip, lease: Band) -> None:
     """A lease behind its worker's lane, and hollow where the worker lives on without it."""
     top, end = s.lane(lease.who), s.told.now if lease.end is None else lease.end
     if top is None:
@@ -132,7 +132,7 @@ def band(s: Sheet, lease: Band) -> None:
         s.path(f"M{num(left)} {y1}H{num(right)}M{num(left)} {y2}H{num(right)}", hue, 1.5, ' stroke-dasharray="5 4"')
 
 
-def bar(s: Sheet, run: ProcessRun) -> None:
+def bar(s: Strip, run: ProcessRun) -> None:
     """A process, from a little before its first entry to its end."""
     y, end = s.bar(run.who), s.told.now if run.end is None else run.end
     if y is None or not s.crosses(run.start, end + 0.01):
@@ -142,12 +142,12 @@ def bar(s: Sheet, run: ProcessRun) -> None:
     s.line(left, y, right, y, s.hue(run.who), 3, DASHES if s.hue(run.who) == HUES["C"] else "", halo=6)
 
 
-def unauthorised(s: Sheet) -> list[tuple[str, Position, Position]]:
+def unauthorised(s: Strip) -> list[tuple[str, Position, Position]]:
     """Where each worker lives without authority."""
     return [(b.who, b.end or 0.0, b.hollow) for b in s.told.bands if b.hollow is not None and b.end is not None]
 
 
-def state_texts(s: Sheet) -> None:
+def state_texts(s: Strip) -> None:
     """`paused` and `without authority`, where the lane has room for the words."""
     for sleep in s.told.sleeps:
         y, start, end = s.bar(sleep.what), s.x(sleep.start), s.x(sleep.end)
@@ -167,12 +167,12 @@ def state_texts(s: Sheet) -> None:
             _between(s, s.x(begin), s.x(until), y - 8, "alive without authority")
 
 
-def _between(s: Sheet, left: float, right: float, y: float, said: str) -> None:
+def _between(s: Strip, left: float, right: float, y: float, said: str) -> None:
     if right - left >= width(said) + 12:
         s.text((left + right) / 2, y, said, "c m h")
 
 
-def lease_labels(s: Sheet) -> None:
+def lease_labels(s: Strip) -> None:
     """`lease 3 s · token 1` above each band, shorter where the next one begins soon."""
     for lease in s.told.bands:
         top, end = s.lane(lease.who), s.told.now if lease.end is None else lease.end
@@ -187,7 +187,7 @@ def lease_labels(s: Sheet) -> None:
             s.text(x, y, said, "h")
 
 
-def waits(s: Sheet, span: Span) -> None:
+def waits(s: Strip, span: Span) -> None:
     """A pair of parentheses on the row's line, from the wait to what ended it."""
     for where, side in ((span.start, 1), (span.end, -1)):
         if s.holds(where) and (side == 1 or span.closed):
@@ -199,7 +199,7 @@ def waits(s: Sheet, span: Span) -> None:
 # -- below: brackets and the box -----------------------------------------------------------------------------------------
 
 
-def brackets(s: Sheet) -> None:
+def brackets(s: Strip) -> None:
     """Below the world: a bracket for each gap, doubled for a duplicate, dotted for an effect that never came."""
     for span in s.told.gaps:
         if span.closed and s.holds(span.end):
@@ -215,7 +215,7 @@ def brackets(s: Sheet) -> None:
             s.path(d, INK, 2, ' stroke-dasharray="2 2.4"', PAPER, halo=6)
 
 
-def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
+def _bracket(s: Strip, span: Span, closed: bool, doubled: bool = False) -> None:
     if not s.crosses(span.start, span.end):
         return
     y, leg = s.bracket, s.layout.leg + (4 if doubled else 0)
@@ -228,7 +228,7 @@ def _bracket(s: Sheet, span: Span, closed: bool, doubled: bool = False) -> None:
         s.path(d, PAPER, 2)
 
 
-def box(s: Sheet) -> None:
+def box(s: Strip) -> None:
     """The one inverted box: on this strip if what it tells is seen here best."""
     found = s.told.box
     if found and found.kind == "refused":
@@ -239,18 +239,18 @@ def box(s: Sheet) -> None:
         _inverted(s, middle, s.bracket + (7 if s.layout is FULL else 6), found)
 
 
-def _best(s: Sheet, span: Span) -> tuple[int, int]:
+def _best(s: Strip, span: Span) -> tuple[int, int]:
     """The strip on which most of a span is seen."""
     return max(s.strips, key=lambda strip: min(strip[1] - 0.5, span.end) - max(strip[0] - 0.5, span.start))
 
 
-def has_bracket(s: Sheet) -> bool:
+def has_bracket(s: Strip) -> bool:
     """Whether something hangs below the world on this strip."""
     spans = (*s.told.gaps, *s.told.doubled, *s.told.lost)
     return box_is_low(s) or any(s.crosses(span.start, span.end) for span in spans)
 
 
-def room_for_schedule(s: Sheet) -> float:
+def room_for_schedule(s: Strip) -> float:
     """How wide a text may be in the lower left corner."""
     taken = [s.x(n) - 40 for n in range(s.first, s.last) if s.told.marks[n].kind == "tool"]
     found = s.told.box
@@ -260,7 +260,7 @@ def room_for_schedule(s: Sheet) -> float:
     return min([*taken, s.edge]) - 20
 
 
-def box_is_low(s: Sheet) -> bool:
+def box_is_low(s: Strip) -> bool:
     """Whether the box of a refused write has to hang below the world, since others write beside it."""
     found = s.told.box
     if found is None or found.kind != "refused" or not s.holds(found.span.start):
@@ -278,7 +278,7 @@ def half_of(mark: Mark) -> float:
     return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
 
 
-def _box_of_refusal(s: Sheet, found: Box) -> None:
+def _box_of_refusal(s: Strip, found: Box) -> None:
     if not s.holds(found.span.start):
         return
     x, line = s.x(found.span.start), s.level(s.told.marks[int(found.span.start)].row_token)
@@ -288,7 +288,7 @@ def _box_of_refusal(s: Sheet, found: Box) -> None:
     _inverted(s, x, y, found)
 
 
-def _box_width(s: Sheet, found: Box) -> float:
+def _box_width(s: Strip, found: Box) -> float:
     if s.layout is COMPACT:
         return width(_in_one_line(found), 12, True) + 20
     least = {"gap": 320, "duplicate": 300, "lost": 300}.get(found.kind, 196)
@@ -299,7 +299,7 @@ def _in_one_line(found: Box) -> str:
     return f"{found.title}: {found.text.split(',')[0] if found.kind == 'refused' else found.text}"
 
 
-def _inverted(s: Sheet, middle: float, y: float, found: Box) -> None:
+def _inverted(s: Strip, middle: float, y: float, found: Box) -> None:
     wide = _box_width(s, found)
     x = _left(s, middle, wide)
     s.rect(x, y, wide, s.layout.box, more=' rx="3"')
@@ -310,5 +310,5 @@ def _inverted(s: Sheet, middle: float, y: float, found: Box) -> None:
         s.text(x + wide / 2, y + 37, found.text, "inv c", 12)
 
 
-def _left(s: Sheet, middle: float, wide: float) -> float:
+def _left(s: Strip, middle: float, wide: float) -> float:
     return max(GUTTER, min(middle - wide / 2, max(s.right, s.edge if s.layout is FULL else 0) - wide - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..history.faults import FAULTS
 from ..history.story import Mark
 from .svg import INK, PAPER, num
-from .timeline_layout import FULL, Sheet, width
+from .timeline_layout import FULL, Strip, width
 
 ROOM_OF_A_STEP = 60
 TOOL_KEYS = {"same": "same key", "no": "no key", "new": "new key", "forgotten": "key forgotten"}
@@ -13,23 +13,23 @@ QUIET = {name for name, kind in FAULTS.items() if kind.strikes != "world"}
 """Faults that draw no arrow and write nothing below the row."""
 
 
-def dot(s: Sheet, x: float, y: float, hue: str) -> None:
+def dot(s: Strip, x: float, y: float, hue: str) -> None:
     """A transaction that is no step."""
     s.out.append(f'<circle cx="{num(x)}" cy="{num(y)}" r="4.5" fill="{hue}" stroke="{PAPER}" stroke-width="1.5"/>')
 
 
-def ring(s: Sheet, x: float) -> None:
+def ring(s: Strip, x: float) -> None:
     """An answer that the world gives from the key."""
     s.out.append(f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
 
 
-def beside(s: Sheet, x: float) -> list[Mark]:
+def beside(s: Strip, x: float) -> list[Mark]:
     """The marks in the columns before and after."""
     column = next(n for n in range(s.first, s.last) if s.xs[n] == x)
     return [s.told.marks[n] for n in (column - 1, column + 1) if s.first <= n < s.last]
 
 
-def tool(s: Sheet, x: float, mark: Mark) -> None:
+def tool(s: Strip, x: float, mark: Mark) -> None:
     """A request to the world, what it did there, and the reply if it came."""
     y, big = s.bar(mark.who), mark.doubled
     effect = 11 if not big else 33 if s.layout is FULL else 24
@@ -46,7 +46,7 @@ def tool(s: Sheet, x: float, mark: Mark) -> None:
         _reply(s, x, y, mark)
 
 
-def _in_world(s: Sheet, x: float, mark: Mark) -> None:
+def _in_world(s: Strip, x: float, mark: Mark) -> None:
     y = s.ledger
     if mark.answer == "refused":
         s.rect(x - 15, y - 12, 30, 6)
@@ -63,7 +63,7 @@ def _in_world(s: Sheet, x: float, mark: Mark) -> None:
         s.path(diamond, INK, 0, fill=INK)
 
 
-def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:
+def _tool_labels(s: Strip, x: float, mark: Mark) -> None:
     key, effect, down = TOOL_KEYS.get(mark.key, ""), f"effect {mark.effect}", 0
     lines = [f"tool, {key}" if key else "tool"]
     if key and not _has_room(s, x, lines[0]):
@@ -78,12 +78,12 @@ def _tool_labels(s: Sheet, x: float, mark: Mark) -> None:
     s.labels("tool", x, [(s.ledger + at + down, said, kinds[n]) for n, (said, at) in places])
 
 
-def _has_room(s: Sheet, x: float, said: str) -> bool:
+def _has_room(s: Strip, x: float, said: str) -> bool:
     """Whether no neighbour is a call of the tool too."""
     return width(said) <= ROOM_OF_A_STEP or all(one.kind != "tool" for one in beside(s, x))
 
 
-def _reply(s: Sheet, x: float, y: int, mark: Mark) -> None:
+def _reply(s: Strip, x: float, y: int, mark: Mark) -> None:
     hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
     if mark.reply == "lost":
         _lost_reply(s, x, edge + 4, mark)
@@ -94,7 +94,7 @@ def _reply(s: Sheet, x: float, y: int, mark: Mark) -> None:
         s.filled(f"M{num(x + 13)} {edge - 10}l-4 8h8z", hue)
 
 
-def _lost_reply(s: Sheet, x: float, goal: float, mark: Mark) -> None:
+def _lost_reply(s: Strip, x: float, goal: float, mark: Mark) -> None:
     """The reply on its way to a worker that never hears it: cut by two strokes, dotted beyond."""
     hue, y = s.hue(mark.who), s.ledger - 12
     reach = min(s.x(mark.reply_to) - x if mark.reply_to is not None else s.pitch, s.pitch) - 3
@@ -109,7 +109,7 @@ def _lost_reply(s: Sheet, x: float, goal: float, mark: Mark) -> None:
         s.text((cut[0] + more[0]) / 2 + max(13.0, s.pitch - 47), (cut[1] + more[1]) / 2 - 2.5, "reply lost", "b h", 12)
 
 
-def _is_quiet(s: Sheet, mark: Mark) -> bool:
+def _is_quiet(s: Strip, mark: Mark) -> bool:
     """Whether the words `reply lost` have room: no arrow in the next column, which they reach into."""
     after = s.told.marks.index(mark) + 1
     beside = s.told.marks[after : after + 2]

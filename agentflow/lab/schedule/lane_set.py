@@ -25,7 +25,7 @@ _WAITING = """\
 SELECT pg_blocking_pids(pid) <> '{}' AS blocked FROM pg_stat_activity WHERE application_name = :name AND state = 'active'"""
 
 
-class Crew:
+class LaneSet:
     """Lanes by name, each with a worker of the setting's engine; a lane's first worker starts when it is asked for."""
 
     def __init__(self, engine: Engine, setting: Setting, kind: LaneKind, patience: float) -> None:

@@ -49,7 +49,7 @@ class Report:
     trouble: str = ""
 
 
-class Body:
+class LaneWorker:
     """One worker: claims, carries, claims again, and stands before each transaction until an order comes.
 
     `ask` sends a report to the lane that moves it, and returns the next order, whenever that comes.

@@ -28,7 +28,7 @@ from ...run import Workflow
 from ..broken.catalogue import engine_class
 from ..laboratory import processes
 from .grammar import Setting
-from .lane_worker import Body, Order, Report, close_lane_engine, engine_of_a_lane
+from .lane_worker import LaneWorker, Order, Report, close_lane_engine, engine_of_a_lane
 from .presets import workflows_for
 
 KILLED_BY = 5.0  # seconds in which a process that got SIGKILL has to end
@@ -151,7 +151,7 @@ class ThreadLane(Lane):
 
         def work() -> None:
             try:
-                Body(engine, self.identity, ask).run()
+                LaneWorker(engine, self.identity, ask).run()
             finally:
                 close_lane_engine(engine)
                 reports.put(None)
@@ -283,7 +283,7 @@ def serve_lane(make_engine: Callable[[], Engine], identity: str, connection: Con
         connection.send(report)
         return connection.recv()
 
-    Body(make_engine(), identity, ask).run()
+    LaneWorker(make_engine(), identity, ask).run()
 
 
 def _check_picklable(make_engine: Callable[[], Engine]) -> None:

@@ -19,7 +19,7 @@ from ..history.entries import Row
 from ..history.faults import fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
-from .lane_set import Crew
+from .lane_set import LaneSet
 from .lane_worker import AskedStatement, Ended, Report, asked_last
 from .lanes import Lane
 from .presets import events_of
@@ -68,10 +68,10 @@ class Moved:
 
 
 class Maker:
-    """Makes one move at a time on the lanes of a crew; `engine` is the laboratory's own, on which nobody stands."""
+    """Makes one move at a time on the lanes; `engine` is the laboratory's own, on which nobody stands."""
 
-    def __init__(self, engine: Engine, crew: Crew, setting: Setting, server: Server | None) -> None:
-        self.engine, self.crew, self.setting, self.server = engine, crew, setting, server
+    def __init__(self, engine: Engine, lanes: LaneSet, setting: Setting, server: Server | None) -> None:
+        self.engine, self.lanes, self.setting, self.server = engine, lanes, setting, server
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
         self._facts = engine.database.with_texts({"facts": _FACTS.render(engine.database.schema)})
 
@@ -88,7 +88,7 @@ class Maker:
         return made
 
     def _order(self, move: Move) -> Moved:
-        lane = self.crew.lane(move.lane)
+        lane = self.lanes.lane(move.lane)
         at, kind = lane.standing, fault(move.verb)
         if kind.loses and not (at and at.transaction == "tool" and at.edge == "before"):
             place = at.place if at else "nowhere"
@@ -109,7 +109,7 @@ class Maker:
         return Moved(move, report.passed, report.asked, report.standing, report.ended, workflow, trouble=report.trouble)
 
     def _kill(self, move: Move) -> Moved:
-        lane = self.crew.lane(move.lane)
+        lane = self.lanes.lane(move.lane)
         at, inside = self.place(lane), lane.busy
         lane.kill()
         return self.mourn(move, at, inside)
@@ -135,17 +135,17 @@ class Maker:
         return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
 
     def _start(self, move: Move) -> Moved:
-        at = self.crew.restart(move.lane).standing
+        at = self.lanes.restart(move.lane).standing
         return Moved(move, standing=at, said=f"a new process stands in lane {move.lane}")
 
     def _pause(self, move: Move) -> Moved:
-        lane = self.crew.lane(move.lane)
+        lane = self.lanes.lane(move.lane)
         at = self.place(lane)
         (lane.pause if move.verb == "pause" else lane.resume)()
         if at and at.workflow:
             self._record(at.workflow, move.verb, at, at.place)
         said = fault(move.verb).turn.format(who=move.lane) + _where(at)
-        return Moved(move, standing=self.crew.standing(move.lane), workflow=at.workflow if at else None, said=said)
+        return Moved(move, standing=self.lanes.standing(move.lane), workflow=at.workflow if at else None, said=said)
 
     _resume = _pause
 

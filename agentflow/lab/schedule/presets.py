@@ -94,7 +94,7 @@ def labelled_model(label: str) -> WatchedModel:
 
 
 def workflows_for(setting: Setting, label: str, own: Mapping[str, Workflow]) -> dict[str, Workflow]:
-    """The functions that a worker knows; with `model=varying` those of the playbook answer as `label`."""
+    """The functions that a worker knows; with `model=varying` those in PLAYABLE answer as `label`."""
     if setting.model == "steady":
         return dict(own)
     model = labelled_model(label)
@@ -112,7 +112,7 @@ def inputs_for(setting: Setting, own: Mapping[str, Workflow]) -> list[Any]:
 
 
 def events_of(workflow: str) -> tuple[str, ...] | None:
-    """The events that a workflow of the playbook waits for; None for any other, of which nothing is known."""
+    """The events that a workflow in PLAYABLE waits for; None for any other, of which nothing is known."""
     playable = PLAYABLE.get(workflow)
     return playable.events if playable else None
 

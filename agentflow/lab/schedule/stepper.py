@@ -17,7 +17,7 @@ from ...server import Server
 from ..history.entries import Row
 from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
-from .lane_set import Crew, LaneKind, known_kind, known_lane, weakened
+from .lane_set import LaneKind, LaneSet, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
 from .moves import Maker, Moved
@@ -51,8 +51,8 @@ class Stepper:
     def _begin(self, setting: Setting) -> None:
         self._inputs = inputs_for(setting, self._given.workflows)
         self.setting = setting
-        self._crew = Crew(weakened(self._given, setting), setting, self.kind, self.patience)
-        self._maker = Maker(self.engine, self._crew, setting, self.server)
+        self._lanes = LaneSet(weakened(self._given, setting), setting, self.kind, self.patience)
+        self._maker = Maker(self.engine, self._lanes, setting, self.server)
         self.moves: list[Move] = []
         self._created = False
 
@@ -138,9 +138,9 @@ class Stepper:
         with self._moving():
             for move in moves:
                 self._allow(move)
-                self._crew.lane(move.lane)
+                self._lanes.lane(move.lane)
             for move in moves:
-                self._crew.lane(move.lane).begin("go")
+                self._lanes.lane(move.lane).begin("go")
             done, late = self._settled(moves)
             noted = [self._note(moved) for moved in self._in_order(done)]
             if late:
@@ -159,7 +159,7 @@ class Stepper:
         weakened(self._given, chosen)
         with self._moving():
             self._answers()
-            self._crew.end()
+            self._lanes.end()
             self.engine.reset_database()
             self._begin(chosen)
 
@@ -167,7 +167,7 @@ class Stepper:
         """Ends the threads, processes and connections of the stepper. Raises LaneError if a step does not return."""
         self._closed = True
         try:
-            self._crew.end()
+            self._lanes.end()
         finally:
             self.engine.database.close()
 
@@ -196,27 +196,27 @@ class Stepper:
 
     def is_alive(self, lane: str) -> bool:
         """Whether the lane has a worker; one that has not moved yet counts."""
-        known = self._crew.known(lane)
+        known = self._lanes.known(lane)
         return lane not in Roll(self.moves).dead and (known is None or known.alive)
 
     def is_paused(self, lane: str) -> bool:
         """Whether the lane's worker is paused."""
         return lane in Roll(self.moves).paused
 
-    def worker(self, lane: str) -> Lane:
+    def lane(self, name: str) -> Lane:
         """The lane itself, in which a worker stands; the first starts when it is asked for. Raises LaneError."""
-        return self._crew.lane(lane)
+        return self._lanes.lane(name)
 
     def standing(self, lane: str) -> Boundary | None:
         """The boundary where the lane's worker stands; None while it runs, or if it is dead or has not moved yet."""
-        return self._crew.standing(lane)
+        return self._lanes.standing(lane)
 
     def next_transaction(self, lane: str) -> str:
         """What a step of this lane commits next, such as `checkpoint classify`; empty if it has no worker.
 
         Directly after a transaction nobody knows what its code will ask for: then `what comes next`.
         """
-        known, at = self._crew.known(lane), self.standing(lane)
+        known, at = self._lanes.known(lane), self.standing(lane)
         if not self.is_alive(lane):
             return ""
         if known is not None and known.busy:
@@ -225,13 +225,13 @@ class Stepper:
 
     def sql(self, name: str) -> str:
         """The text of a transaction as the setting's engine asks it, guards taken away."""
-        return self._crew.engine.database.sql(name)
+        return self._lanes.engine.database.sql(name)
 
     def left_by(self, lane: str) -> list[str]:
         """The open workflows that the lane's dead or paused workers hold, and those that wait out a back-off."""
         if self._closed or not self._created:
             return []
-        gone = self._crew.gone(lane)
+        gone = self._lanes.gone(lane)
         return [
             name
             for name, row in self._maker.rows().items()
@@ -274,7 +274,7 @@ class Stepper:
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
         self._answers()
-        for lane in self._crew.lost():
+        for lane in self._lanes.lost():
             if lane.name not in Roll(self.moves).dead:
                 self._note(self._maker.mourn(Move("kill", lane.name), self._maker.place(lane), lane.busy))
                 lane.standing = None
@@ -302,7 +302,7 @@ class Stepper:
         done, late = [], []
         for move in moves:
             try:
-                done.append(self._maker.moved(move, self._crew.lane(move.lane).settle()))
+                done.append(self._maker.moved(move, self._lanes.lane(move.lane).settle()))
             except LaneError as error:
                 late.append(error)
         return done, late

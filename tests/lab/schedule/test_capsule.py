@@ -23,7 +23,7 @@ from tests.conftest import rows
 from tests.support.programs import ROOT
 
 GAP = "A*5 A! expire B*"
-# What GAP came to when the capsule was made. It changes only when the engine's history, the playbook or the capsule's
+# What GAP came to when the capsule was made. It changes only when the engine's history, the playable workflows or the capsule's
 # form changes, and then on purpose: what people have saved no longer agrees with what they play.
 HASH_OF_THE_GAP = "3451c07595e48d1fb09699c558c1bc6fef3159aa9367f3d61700fa1cec2da1f8"
 

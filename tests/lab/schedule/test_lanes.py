@@ -92,7 +92,7 @@ def test_threads_and_processes_give_the_same_history(lab: Engine, line: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lane_runs_a_function_of_ones_own_under_a_name_of_the_playbook(lab: Engine, kind: LaneKind) -> None:
+def test_a_lane_runs_a_function_of_ones_own_under_a_name_of_the_laboratory(lab: Engine, kind: LaneKind) -> None:
     own = lab.with_hook(None)
     own.workflows = {**lab.workflows, "support_agent": short}
     with Stepper(own, lanes=kind) as stepper:
@@ -288,7 +288,7 @@ def test_a_step_that_does_not_return_is_told_of_and_waited_for_by_the_same_move(
             stepper.step("A")
         assert stepper.next_transaction("A") == "still running"
         gate.open()
-        stepper._crew.lane("A").patience = 30
+        stepper.lane("A").patience = 30
         assert str(stepper.step("A")) == "A: checkpoint quick committed; stands before checkpoint slow"
         assert stepper.move("A*")[-1].ended == "completed"
         assert stepper.line == "workflow=gated A*2 A*"
@@ -314,7 +314,7 @@ def test_another_move_of_a_worker_that_is_still_running_is_refused(
         with pytest.raises(LaneError, match="has not reached"):
             stepper.move("A")
         gate.open()
-        stepper._crew.lane("A").patience = 30
+        stepper.lane("A").patience = 30
         with pytest.raises((LaneError, BadSchedule), match="still"):
             stepper.move(other)
         assert stepper.line == "workflow=gated A"
@@ -408,9 +408,9 @@ def test_without_a_database_no_move_is_made_and_every_one_can_be_repeated(
         for before, moves in PREPARED.items():
             stepper = steppers[before]
             standing = stepper.standing("A")
-            for attempt in (*(partial(stepper.move, move) for move in moves), stepper.reset):
+            for refused in (*(partial(stepper.move, move) for move in moves), stepper.reset):
                 with pytest.raises(DatabaseAway, match="No worker has moved"):
-                    attempt()
+                    refused()
             assert (stepper.line, stepper.standing("A")) == (before, standing)
     finally:
         own_server.start()
@@ -437,7 +437,7 @@ def test_a_database_that_goes_away_during_a_move_is_told_of_and_the_worker_goes_
             stepper.move("A")
         gate.open()
         own_server.start()
-        stepper._crew.lane("A").patience = 30
+        stepper.lane("A").patience = 30
         assert stepper.move("A*")[-1].ended == "completed"
 
 

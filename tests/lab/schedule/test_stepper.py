@@ -315,7 +315,7 @@ def test_recover_goes_on_through_a_failed_attempt_whose_back_off_lasts_a_day(eng
         assert stepper.line == "workflow=flaky A A! expire B* due B*"
 
 
-def test_recover_ends_the_back_off_of_a_failed_attempt(engine: Engine) -> None:
+def test_recover_ends_the_back_off_of_a_failed_try(engine: Engine) -> None:
     own = engine.with_hook(None)
     own.workflows = {"flaky": flaky(1)}
     with Stepper(own, Setting("flaky")) as stepper:
@@ -408,7 +408,7 @@ def test_a_recovery_that_was_not_waited_for_is_ended_by_its_last_move_again(engi
         with pytest.raises(LaneError, match="The same move again waits on"):
             stepper.recover("A")
         gate.set()
-        stepper._crew.lane("B").patience = 30.0
+        stepper.lane("B").patience = 30.0
         assert stepper.move("B*")[-1].ended == "completed"
         assert stepper.line == "workflow=slow A. A! expire B*"
 
@@ -565,7 +565,7 @@ def test_what_the_others_did_in_a_race_is_noted_although_one_worker_does_not_sta
         assert stepper.line == "workflow=slow A. B"
         assert "B: claim committed; idle" in "".join(refused.value.__notes__)
         gate.set()
-        stepper._crew.lane("A").patience = 30.0
+        stepper.lane("A").patience = 30.0
         assert stepper.move("A*")[-1].ended == "completed"
 
 

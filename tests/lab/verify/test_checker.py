@@ -16,10 +16,7 @@ from agentflow import Database, Engine, Policy
 from agentflow.errors import CrashInjected
 from agentflow.lab.crashes.soak import soak
 from agentflow.lab.laboratory.laboratory import LEASE_SECONDS
-from agentflow.lab.verify import action_rules as checker_actions
-from agentflow.lab.verify import checker
-from agentflow.lab.verify import history_rules as checker_rules
-from agentflow.lab.verify import row_rules as checker_rows
+from agentflow.lab.verify import action_rules, checker, history_rules, row_rules
 from agentflow.lab.verify.checker import RULES, Mistake, find_mistakes
 from agentflow.tools import SimulatedTool
 from tests.conftest import drop
@@ -134,7 +131,7 @@ def test_a_workflow_that_was_requeued_can_end_again_and_then_has_ended(finished:
 
 
 def test_the_checker_knows_nothing_of_the_engine() -> None:
-    for module in (checker, checker_actions, checker_rows, checker_rules):
+    for module in (checker, action_rules, row_rules, history_rules):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ImportFrom) and node.level:
                 assert node.module in ("action_rules", "row_rules", "history_rules")
