@@ -55,7 +55,7 @@ class Summary(BaseModel):
     lease_owner: str | None = Field(description="The worker that holds it")
     fence_token: int = Field(description="Rises with each claim; an older one is void")
     checkpoints: int
-    attempts: int = Field(description="Failed attempts at the next step")
+    attempts: int = Field(description="Failed tries of the next step")
     crashes: int = Field(description="Workers lost since the last checkpoint")
     waiting_for: str | None = Field(description="The event that it waits for")
     created_at: datetime

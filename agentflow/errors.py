@@ -1,4 +1,4 @@
-"""Every exception of AgentFlow: errors under one root, `AgentFlowError`, and control flow.
+"""The engine's exceptions: errors under one root, `AgentFlowError`, and control flow.
 
 Control flow must not be swallowed by a workflow's own `except Exception`, so it derives from BaseException. Each message
 says what happened, where, and what to do next.
@@ -188,9 +188,9 @@ class Suspend(BaseException):
 class Postponed(BaseException):
     """A step or a call failed and will be tried again: the failure is recorded and the lease released until then."""
 
-    def __init__(self, step_id: str, attempt: int, delay_seconds: float) -> None:
-        super().__init__(f"attempt {attempt} of {step_id!r} failed, the next one is due in {delay_seconds:g} s")
-        self.step_id, self.attempt, self.delay_seconds = step_id, attempt, delay_seconds
+    def __init__(self, step_id: str, tries: int, delay_seconds: float) -> None:
+        super().__init__(f"try {tries} of {step_id!r} failed; the next is due in {delay_seconds:g} s")
+        self.step_id, self.tries, self.delay_seconds = step_id, tries, delay_seconds
 
 
 class Stopping(BaseException):

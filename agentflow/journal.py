@@ -29,7 +29,7 @@ class ClaimedJournal:
         self.states: Mapping[str, str] = {}
         self.recorded: list[Checkpoint] = []
         self.intents: dict[str, ActionIntent] = {}
-        self.cursor, self.attempts = 0, claim.attempts
+        self.cursor, self.failed_tries = 0, claim.attempts
         self.began = time.perf_counter() if claim.recovered else None
 
     def load(self) -> None:
@@ -66,9 +66,9 @@ class ClaimedJournal:
         A value that cannot be stored and a misused step fail at once: another try would only repeat them.
         """
         failure, policy = errors.describe_failure(error), self.engine.policy
-        attempt = self.attempts + 1
-        if attempt < policy.max_attempts and not isinstance(error, errors.UnfaithfulValue | errors.StepMisuse):
-            self._postpone(step_id, failure, attempt)
+        tries = self.failed_tries + 1
+        if tries < policy.max_attempts and not isinstance(error, errors.UnfaithfulValue | errors.StepMisuse):
+            self._postpone(step_id, failure, tries)
         claim = self.engine.checkpoint(
             self.claim, step_id, state=f"{step_id.upper()}_FAILED", error=failure, detail=self._detail()
         )
@@ -95,7 +95,7 @@ class ClaimedJournal:
         except BaseException as unknown:  # a tool that exits is a tool that did not answer
             if interrupted(unknown):
                 raise
-            self._postpone(key, errors.describe_failure(unknown), self.attempts + 1)
+            self._postpone(key, errors.describe_failure(unknown), self.failed_tries + 1)
         self._acknowledge(key, result, None)
         return json.loads(to_json(result, workflow=self.claim.workflow_id, step=key))
 
@@ -150,14 +150,14 @@ class ClaimedJournal:
         )
         del self.intents[key]
 
-    def _postpone(self, step_id: str, failure: dict[str, Any], attempt: int) -> NoReturn:
-        delay = self.engine.policy.delay(attempt)
+    def _postpone(self, step_id: str, failure: dict[str, Any], tries: int) -> NoReturn:
+        delay = self.engine.policy.delay(tries)
         self.engine.postpone(self.claim, step_id, failure, delay)
-        raise errors.Postponed(step_id, attempt, delay)
+        raise errors.Postponed(step_id, tries, delay)
 
     def _advance(self, claim: Claim) -> None:
         """The next write expects one checkpoint more."""
-        self.claim, self.attempts = claim, 0
+        self.claim, self.failed_tries = claim, 0
         self.cursor += 1
 
     def _pending(self) -> ActionIntent | None:

@@ -116,6 +116,6 @@ class Policy:
     crash_budget: int = 5
     unknown_outcome: Literal["call_again", "look_up"] = "call_again"
 
-    def delay(self, attempt: int) -> float:
+    def delay(self, tries: int) -> float:
         """Returns the seconds to wait after so many failures: doubled each time, capped, plus up to a quarter of jitter."""
-        return float(min(self.max_delay, self.first_delay * 2 ** min(attempt - 1, 30))) * random.uniform(1.0, 1.25)
+        return float(min(self.max_delay, self.first_delay * 2 ** min(tries - 1, 30))) * random.uniform(1.0, 1.25)

@@ -343,8 +343,8 @@ def _stand_ins(data: Path) -> list[Account]:
 def _short_link(target: Path) -> Path:
     """A link to `target` in a 0700 folder of ours; its name follows from `target`, so all processes find it."""
     base = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # TMPDIR may differ between processes
-    for attempt in range(9):
-        name = hashlib.sha256(os.fsencode(os.path.realpath(target)) + bytes([attempt])).hexdigest()[:16]
+    for nth in range(9):
+        name = hashlib.sha256(os.fsencode(os.path.realpath(target)) + bytes([nth])).hexdigest()[:16]
         folder = Path(base, f"agentflow-{name}")
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)

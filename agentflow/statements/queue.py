@@ -190,7 +190,7 @@ FROM refused""",
 
 POSTPONE = Statement(
     "postpone",
-    "A failed attempt against a crash during back-off: the count stands in the row, so it goes on from there.",
+    "A failed try against a crash during back-off: the count stands in the row, so it goes on from there.",
     entries=("attempt_failed",), refusals=("write_refused",), guarded=True, counted=True, progress=True,
     releases=("attempt_failed",),
     text="""\

@@ -233,7 +233,7 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         ),
         (with_(video=Policy()), "video: a lease of 30 s ends while the step"),
         (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
-        (with_(rates=Policy()), "rates: the last of 4 attempts comes 1.4 s after the first"),
+        (with_(rates=Policy()), "rates: the last of 4 tries comes 1.4 s after the first"),
         (with_(rates=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "86400 s later nobody needs the answer."),
         (lambda: {"chat": Policy()}, "a Policy for each of chat, video, rates. Yours has none for video, rates."),
         (dict, "Yours has none for chat, video, rates."),

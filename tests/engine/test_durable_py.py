@@ -18,8 +18,8 @@ DELIVERED = "delivered:draft(DOC-A+DOC-B+DOC-C)#0"
 APPROVAL = {"by": "editor@example.com"}
 
 
-def attempt(runner: NaiveRunner | DurableRunner, **options: Any) -> Ledger:
-    """The ledger of an attempt whose `fail_on` step raised."""
+def failed_run(runner: NaiveRunner | DurableRunner, **options: Any) -> Ledger:
+    """The ledger of a run whose `fail_on` step raised."""
     with pytest.raises(RuntimeError, match=f"{options['fail_on']} timed out"):
         research_agent(runner, options)
     return runner.ledger
@@ -28,7 +28,7 @@ def attempt(runner: NaiveRunner | DurableRunner, **options: Any) -> Ledger:
 def failed_then_finished() -> tuple[StepStore, Ledger, DurableRunner, str]:
     """Run-1 of durable-py: dies on drafting, is run again."""
     store = StepStore()
-    first = attempt(DurableRunner("run-1", store), fail_on="drafting")
+    first = failed_run(DurableRunner("run-1", store), fail_on="drafting")
     second = DurableRunner("run-1", store)
     return store, first, second, research_agent(second, {"fail_on": None})
 
@@ -37,13 +37,13 @@ def failed_then_finished() -> tuple[StepStore, Ledger, DurableRunner, str]:
 
 
 def test_naive_attempt_runs_three_steps_and_has_sent_the_email_when_it_dies() -> None:
-    ledger = attempt(NaiveRunner(), fail_on="drafting")
+    ledger = failed_run(NaiveRunner(), fail_on="drafting")
     assert ledger.executed == ["retrieval", "extraction", "drafting"]
     assert ledger.side_effects == [EMAIL]
 
 
 def test_naive_retry_runs_everything_again_seven_executions_and_two_emails() -> None:
-    first = attempt(NaiveRunner(), fail_on="drafting")
+    first = failed_run(NaiveRunner(), fail_on="drafting")
     again = NaiveRunner()
     assert research_agent(again, {"fail_on": None}) == DELIVERED
     assert again.ledger.executed == ["retrieval", "extraction", "drafting", "deliver"]
@@ -56,7 +56,7 @@ def test_naive_retry_runs_everything_again_seven_executions_and_two_emails() -> 
 
 def test_durable_attempt_records_two_results_and_one_effect_key() -> None:
     store = StepStore()
-    assert attempt(DurableRunner("run-1", store), fail_on="drafting").executed == [
+    assert failed_run(DurableRunner("run-1", store), fail_on="drafting").executed == [
         "retrieval",
         "extraction",
         "drafting",
@@ -74,7 +74,7 @@ def test_durable_retry_replays_two_executes_two_and_sends_no_second_email() -> N
 
 def test_durable_execution_costs_five_where_naive_retry_costs_seven() -> None:
     _, first, second, _ = failed_then_finished()
-    naive = attempt(NaiveRunner(), fail_on="drafting").cost
+    naive = failed_run(NaiveRunner(), fail_on="drafting").cost
     again = NaiveRunner()
     research_agent(again)
     assert first.cost + second.ledger.cost == 5
@@ -86,7 +86,7 @@ def test_durable_execution_costs_five_where_naive_retry_costs_seven() -> None:
 
 def test_draft_keeps_generation_one_although_the_nonce_changed() -> None:
     store = StepStore()
-    attempt(DurableRunner("run-2", store), fail_on="deliver", nonce=1)
+    failed_run(DurableRunner("run-2", store), fail_on="deliver", nonce=1)
     first_draft = store.memo["run-2", "drafting"]
     again = DurableRunner("run-2", store)
     result = research_agent(again, {"fail_on": None, "nonce": 999})
@@ -163,7 +163,7 @@ def test_completed_wait_is_replayed_without_its_event() -> None:
     assert (first.ledger.executed, again.ledger.replayed) == (["gate"], ["gate"])
 
 
-# -- 5. the key is what makes it one effect, not the number of attempts
+# -- 5. the key is what makes it one effect, not the number of runs
 
 
 def test_fifty_attempts_leave_one_delivery_and_one_write() -> None:

@@ -341,7 +341,7 @@ PROVOKED: dict[str, Provocation] = {
     "postponed": (
         "Postponed",
         lambda e: raised_inside(e, lambda run: run.step("s", lambda: 1 / 0)),
-        ["attempt 1", "'s'", "the next one is due in"],
+        ["try 1 of 's'", "the next is due in"],
     ),
     "stopping": ("Stopping", swallowed_stop, ["let the run end", "another worker will continue"]),
     "crash": (

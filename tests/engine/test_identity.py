@@ -555,7 +555,7 @@ def test_releases_are_no_crashes(engine: Engine) -> None:
     assert settle(engine, workflow_id)["status"] == "completed"
 
 
-def test_failed_attempts_are_no_crashes(engine: Engine) -> None:
+def test_failed_tries_are_no_crashes(engine: Engine) -> None:
     engine.policy = Policy(crash_budget=0, max_attempts=10)
     left = [1] * 9
     workflow_id = start(engine, lambda run, _: run.step("flaky", lambda: 1 / 0 if left and left.pop() else "fine"))
@@ -598,7 +598,7 @@ engine.worker(f"killed-{os.getpid()}").run_once()
 """
 
 
-def test_five_sigkills_in_one_healthy_step_spend_the_crash_budget_and_no_attempt(engine: Engine) -> None:
+def test_five_sigkills_in_one_healthy_step_spend_the_crash_budget_and_no_try(engine: Engine) -> None:
     workflow_id = start(engine, calling([A, PAY]))
     for number in range(1, 6):
         elsewhere(KILLED_IN_A_STEP, address(engine), returncode=-signal.SIGKILL)

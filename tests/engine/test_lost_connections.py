@@ -63,13 +63,13 @@ class Trip:
     def claimed(self, take: Callable[[], Any]) -> Any:
         """What `take` claims: again and again, past a lost claim that holds the row, or is about to."""
 
-        def attempt() -> Any:
+        def once() -> Any:
             got = take()
             if got is None and self.row()["lease_owner"] is not None:
                 self.engine.expire_lease("w")
             return got
 
-        return eventually(attempt)
+        return eventually(once)
 
     def work(self, outcome: str) -> None:
         worker = self.engine.worker("A", lease_seconds=600)
@@ -304,9 +304,9 @@ def test_a_server_that_is_down_is_said_in_bounded_time_and_plain_words_and_worke
     on_server.create_workflows([None] * 3, name="job")
     server.stop()
     impatient = Database(server.url(), "lab", patience=0.3)
-    for attempt in (impatient.check, lambda: migrate(impatient), lambda: Engine(impatient).create_workflow("r")):
+    for refused in (impatient.check, lambda: migrate(impatient), lambda: Engine(impatient).create_workflow("r")):
         with pytest.raises(DatabaseAway, match=r"does not answer .*Nothing was sent; start it"):
-            attempt()
+            refused()
     with working(*quick(on_server)):
         server.start()
         eventually(lambda: statuses(on_server) == {"completed": 3}, 60)

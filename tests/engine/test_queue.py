@@ -98,8 +98,8 @@ def test_workflows_that_always_fail_do_not_hold_new_work_up(engine: Engine) -> N
 
 def test_back_off_doubles_is_capped_and_has_jitter() -> None:
     policy = Policy(first_delay=1.0, max_delay=8.0)
-    for attempt, base in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8), (10_000, 8)]:
-        delays = [policy.delay(attempt) for _ in range(50)]
+    for tries, base in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8), (10_000, 8)]:
+        delays = [policy.delay(tries) for _ in range(50)]
         assert all(base <= delay <= 1.25 * base for delay in delays)
         assert len(set(delays)) > 10
 

@@ -101,8 +101,8 @@ def test_failed_attempt_gives_the_lease_back_and_is_due_later(engine: Engine) ->
 
 def test_backoff_doubles_is_bounded_and_has_jitter() -> None:
     policy = Policy(first_delay=1, max_delay=60)
-    for attempt, least in ((1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (1_000, 60), (10**9, 60)):
-        delays = [policy.delay(attempt) for _ in range(50)]
+    for tries, least in ((1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (1_000, 60), (10**9, 60)):
+        delays = [policy.delay(tries) for _ in range(50)]
         assert all(least <= delay <= least * 1.25 for delay in delays)
         assert len(set(delays)) > 1
 
@@ -142,7 +142,7 @@ def test_attempts_of_one_step_are_not_charged_to_the_next(engine: Engine) -> Non
     assert settle(engine, workflow_id)["result"] == ["a", "b"]
 
 
-def test_attempts_go_on_from_the_stored_count_after_a_crash(engine: Engine) -> None:
+def test_tries_go_on_from_the_stored_count_after_a_crash(engine: Engine) -> None:
     tried: list[str] = []
     workflow_id = start(engine, lambda run, _: run.step("flaky", lambda: tried.append("x") or 1 / 0))
     for lost in (1, 2):
@@ -165,13 +165,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_attempts_go_on_from_the_stored_count_after_sigkill_during_backoff(engine: Engine) -> None:
+def test_tries_go_on_from_the_stored_count_after_sigkill_during_backoff(engine: Engine) -> None:
     tried: list[str] = []
     workflow_id = start(engine, lambda run, _: run.step("flaky", lambda: tried.append("x") or 1 / 0))
-    for attempt in (1, 2):
+    for failed in (1, 2):
         elsewhere(KILLED_WHILE_BACKING_OFF, address(engine), returncode=-signal.SIGKILL)
         row = workflow(engine, workflow_id)
-        assert (row["attempts"], row["lease_owner"], row["crashes"]) == (attempt, None, 0)
+        assert (row["attempts"], row["lease_owner"], row["crashes"]) == (failed, None, 0)
         if row["later"]:
             engine.expire_lease(workflow_id)
     assert settle(engine, workflow_id)["status"] == "failed"

@@ -293,7 +293,7 @@ PLANTED = [
         "attempts and crashes are the history's", "workflows", "parked",
     ),
     Planted(
-        "failed attempts that nobody told of",
+        "failed tries that nobody told of",
         "UPDATE {s}.workflows SET attempts = 7 WHERE id = 'parked'",
         "attempts and crashes are the history's", "workflows", "parked",
     ),

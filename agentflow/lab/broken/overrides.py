@@ -67,7 +67,7 @@ class AcknowledgesFirst(ClaimedJournal):
         try:
             return self.engine.call_tool(self.claim, intent, tool or self.tool)
         except Exception as unknown:
-            self._postpone(key, describe_failure(unknown), self.attempts + 1)
+            self._postpone(key, describe_failure(unknown), self.failed_tries + 1)
 
 
 # -- other broken engines ----------------------------------------------------------------------------------------------

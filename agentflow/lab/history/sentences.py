@@ -22,7 +22,7 @@ _PLAIN = {
     "receive": "{who} commits wait: event {subject} had come, with token {token}",
     "renew": "{who} renews its lease with token {token}",
     "release": "{who} releases its lease with token {token}",
-    "postpone": "{who} commits a failed attempt of {subject} with token {token}; the next one is due later",
+    "postpone": "{who} commits a failed try of {subject} with token {token}; the next one is due later",
     "cancel": "a person cancels the workflow",
     "requeue": "a person requeues the workflow: it is ready again",
     "replay": "{who} replays {subject} from its checkpoint",

@@ -96,7 +96,7 @@ WHERE (s.step_id IS NULL OR p.n IS NULL OR (s.worker, s.fence_token) IS DISTINCT
     ),
     Rule(
         "attempts and crashes are the history's",
-        "A row counts the failed attempts and the crashes since its last progress; a claim adds a crash only if it took over.",
+        "A row counts the failed tries and the crashes since its last progress; a claim adds a crash only if it took over.",
         f"""
 WITH told AS (
     SELECT workflow_id, n, event, transaction, (detail ->> 'crashes')::int AS crashes,

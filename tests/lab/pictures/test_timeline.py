@@ -81,7 +81,7 @@ def test_a_worker_whose_lease_expires_while_it_runs_lives_without_authority_to_t
 
 
 def test_a_lease_that_was_let_go_has_no_expiry(entries: Of) -> None:
-    told = read_story(entries("failed_attempts"))
+    told = read_story(entries("failed_tries"))
     assert {band.how for band in told.bands} == {"released"}
     assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4]
 
@@ -390,7 +390,7 @@ def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> Non
     [
         ("duplicate_effect", "duplicate"), ("forgotten_key", "duplicate"), ("effect_lost", "lost"),
         ("stale_worker", "refused"), ("three_workers", "refused"), ("acknowledgment_gap", "gap"),
-        ("lost_reply", "gap"), ("happy_path", None), ("approval", None), ("failed_attempts", None),
+        ("lost_reply", "gap"), ("happy_path", None), ("approval", None), ("failed_tries", None),
     ],
 )  # fmt: skip
 def test_the_one_box_shows_the_worst_that_happened(entries: Of, name: str, kind: str | None) -> None:

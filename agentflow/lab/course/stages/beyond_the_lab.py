@@ -34,9 +34,7 @@ def settings(give: Callable[[], Any]) -> str:
     _chat(found["chat"].lease_seconds)
     _video(found["video"].lease_seconds)
     _rates(found["rates"])
-    return (
-        "Solved: deaths are noticed in time, no living worker is robbed, and the last attempt comes at the right time."
-    )
+    return "Solved: deaths are noticed in time, no living worker is robbed, and the last try comes at the right time."
 
 
 def _numbers(name: str, policy: Policy) -> None:
@@ -84,12 +82,12 @@ def _rates(policy: Policy) -> None:
     shortest, longest = sum(delays), sum(delays) * 1.25
     if shortest < HOUR:
         raise CheckFailed(
-            f"rates: the last of {policy.max_attempts} attempts comes {shortest:g} s after the first, and the source may be "
+            f"rates: the last of {policy.max_attempts} tries comes {shortest:g} s after the first, and the source may be "
             "away for 3600 s. The step would fail for good while the source is still away."
         )
     if longest > DAY:
         raise CheckFailed(
-            f"rates: with the quarter that chance may add, the last of {policy.max_attempts} attempts comes {longest:g} s after "
+            f"rates: with the quarter that chance may add, the last of {policy.max_attempts} tries comes {longest:g} s after "
             "the first, and 86400 s later nobody needs the answer."
         )
 
