@@ -180,6 +180,6 @@ def test_the_race_is_won_once_and_the_line_to_beat_is_beaten_by_clicks(sits: Cal
     learner.solves(secret_mission.break_it)
     learner.sees("7 moves where the line to beat needs 10, and nobody can do it in fewer")
     learner.ends()
-    learner.sees("Kept: PostgreSQL goes on running")
+    learner.sees("Kept: PostgreSQL keeps running")
     found = Axe().run(learner.page, context=".jp-Notebook .jp-OutputArea-output")
     assert found.violations_count == 0, found.generate_report()

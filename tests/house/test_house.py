@@ -132,6 +132,46 @@ def test_a_missing_browser_is_told_in_one_sentence(tmp_path: Path, monkeypatch: 
         chromium.find_chromium({"PATH": str(tmp_path), "AGENTFLOW_CHROMIUM": "nowhere"})
 
 
+# --- paths in the docs
+
+# What a path begins with that a run makes, or that is no file of ours: `A/` is a move.
+NOT_OURS = {"artifacts", ".venv", "A", "jupyterhub_config.py"}
+PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+/?|[\w.-]+/|[\w-]+\.(?:ipynb|json|lock|md|py|svg|toml|ya?ml)")
+
+
+def paths_named_in(text: str) -> set[str]:
+    """What stands in backticks in Markdown, outside blocks of code, and looks like a file or folder of the repository."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return {
+        one for one in re.findall(r"`([^`\n]+)`", prose) if PATH.fullmatch(one) and one.split("/")[0] not in NOT_OURS
+    }
+
+
+def is_here(path: str) -> bool:
+    """From the root, from the package, or from the laboratory, where a module may be named without `.py`."""
+    starts = (ROOT, ROOT / "agentflow", ROOT / "agentflow" / "lab")
+    return any((start / name).exists() for start in starts for name in (path, f"{path}.py"))
+
+
+def test_every_path_in_the_docs_and_notebooks_exists():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    texts = [(page.name, page.read_text(encoding="utf-8")) for page in pages]
+    for name, notebook in notebooks().items():
+        cells = enumerate(notebook["cells"])
+        texts += [
+            (f"{name}, cell {n}", "".join(cell["source"])) for n, cell in cells if cell["cell_type"] == "markdown"
+        ]
+    assert [f"{place}: {path}" for place, text in texts for path in paths_named_in(text) if not is_here(path)] == []
+
+
+def test_a_path_is_told_from_other_words_in_backticks():
+    text = "`engine.py` `lab/room/view` `tests/` `run.step` `A/` `/docs` `A*4 A/ A` `artifacts/x.json`\n```\n`gone.py`\n```"
+    assert paths_named_in(text) == {"engine.py", "lab/room/view", "tests/"}
+    assert is_here("lab/room/view")
+    assert is_here("run.py")
+    assert not is_here("agentflow/workflows.py")
+
+
 # --- notebooks
 
 

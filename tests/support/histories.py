@@ -1,7 +1,7 @@
 """Histories for tests of pictures: real transactions of the engine on a real PostgreSQL, one line for each move.
 
-What lives here: `Hand`, which moves one worker a transaction at a time, and the histories with a name. Each takes an engine
-on an empty laboratory and returns what `engine.history()` says afterwards.
+`Hand` moves one worker a transaction at a time. Each history with a name takes an engine on an empty laboratory and returns
+what `engine.history()` gives afterwards.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def two_actions(engine: Engine) -> Entries:
     return engine.history(W)
 
 
-def failed_attempts(engine: Engine) -> Entries:
+def failed_tries(engine: Engine) -> Entries:
     (a,) = begin(engine, "A")
     error = {"type": "TimeoutError", "message": "slow", "traceback": ""}
     a.claim()
@@ -340,7 +340,7 @@ ALL: dict[str, Callable[[Engine], Entries]] = {
     one.__name__: one
     for one in (
         acknowledgment_gap, gap_so_far, stale_worker, duplicate_effect, happy_path, lost_reply, approval,
-        refused_in_the_middle, cancelled, three_workers, two_actions, failed_attempts, tool_refuses, effect_lost,
+        refused_in_the_middle, cancelled, three_workers, two_actions, failed_tries, tool_refuses, effect_lost,
         forgotten_key, new_keys, two_actions_repeated, renewals, shared_name, crash_budget_spent,
         cancelled_while_waiting, sixty_entries,
     )

@@ -1,7 +1,6 @@
 """The rules of a notebook, read without running: each says what breaks it, a sentence for each place.
 
-What lives here: rules for one notebook as nbformat reads it. What does not: running it (`execute_notebooks`), and the
-tests that hold them, which break each rule once (`test_notebooks`).
+Each rule takes one notebook as nbformat reads it; the tests in `test_notebooks` break each rule once.
 """
 
 from __future__ import annotations
