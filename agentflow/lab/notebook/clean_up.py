@@ -10,7 +10,7 @@ from ...server import Server, default_home
 from ..laboratory import laboratory
 from .notes import Notes
 
-KEPT = "Kept: PostgreSQL goes on running, with every laboratory and all your answers."
+KEPT = "Kept: PostgreSQL keeps running, with every laboratory and all your answers."
 PAUSED = "Paused: PostgreSQL is stopped. Every committed row and all your answers are on disk; `make lab` goes on from there."
 LAST = "Ready to be deleted: PostgreSQL is stopped. What is left is one folder, and only you should delete it:"
 NOT_OURS = (
