@@ -538,7 +538,7 @@ def test_an_event_that_was_delivered_before_changes_nothing_and_is_no_error(step
 
 @pytest.mark.parametrize("name", ["E", "AB", "BCD", "", "a"])
 def test_an_unknown_lane_is_named_and_nothing_exists_afterwards(stepper: Stepper, engine: Engine, name: str) -> None:
-    for act in (stepper.step, stepper.crash, lambda lane: stepper.race("A", lane), stepper.worker):
+    for act in (stepper.step, stepper.crash, lambda lane: stepper.race("A", lane), stepper.lane):
         with pytest.raises(LaneError, match=f"no lane '{name}'; the lanes are A, B, C, D"):
             act(name)
     assert stepper.line == "" and statuses(engine) == {}
