@@ -545,7 +545,7 @@ def test_an_unknown_lane_is_named_and_nothing_exists_afterwards(stepper: Stepper
 
 
 def test_lanes_of_an_unknown_kind_are_refused(engine: Engine) -> None:
-    with pytest.raises(LaneError, match="kind thread or process, not 'fiber'"):
+    with pytest.raises(LaneError, match="Lanes can be thread or process, not 'fiber'"):
         Stepper(engine, lanes="fiber")  # type: ignore[arg-type]
 
 
