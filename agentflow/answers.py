@@ -20,7 +20,7 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    """The database answered and has today's tables."""
+    """The database answered and has the current tables."""
 
     status: Literal["ok"] = "ok"
     postgresql: str = Field(description="The server's version")

@@ -210,7 +210,7 @@ def _add_workflows(app: FastAPI) -> None:
         """One workflow: state, classification, plan, result, lease, token, steps."""
         row = engine.get_workflow(workflow_id)
         if row is None:
-            raise errors.UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
+            raise errors.UnknownWorkflow(f"There is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
         return answers.WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))

@@ -80,7 +80,7 @@ def _packages() -> Diagnosis:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        says = f"{', '.join(missing)} not installed."
+        says = f"Not installed: {', '.join(missing)}."
         return Diagnosis("packages", False, says, f"Run `make setup`, or pip install {' '.join(missing)}.")
     return Diagnosis("packages", True, f"{', '.join(found)}.")
 
@@ -140,7 +140,7 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
     says = {
         "missing": "has no AgentFlow tables",
         "old": "has older tables",
-        "current": "has today's tables",
+        "current": "has the current tables",
         "damaged": "has lost some of its tables",
         "newer": "was migrated by a newer AgentFlow",
     }[how]

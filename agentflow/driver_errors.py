@@ -82,8 +82,8 @@ def translate(
         )
     if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
         return AgentFlowError(
-            f"{name}: {where} forgot or shares prepared statements ({said}): there is a pooler in transaction "
-            "mode in between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
+            f"{name}: {where} forgot or shares prepared statements ({said}): a pooler in transaction "
+            "mode is in between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
         )
     if isinstance(error, psycopg.errors.UniqueViolation):
         return DuplicateStep("?", 0, said)

@@ -180,7 +180,7 @@ class Engine(Transactions):
         """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""
         if not is_laboratory(self.database):
             raise NotALaboratory(
-                f"schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
+                f"Schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
         self.database.transact(Boundary("reset", "before"), {})

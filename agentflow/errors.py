@@ -43,9 +43,9 @@ class IdTaken(AgentFlowError):
 class AlreadyFinished(AgentFlowError):
     """Somebody else ended the workflow first; the message names the winner."""
 
-    def __init__(self, workflow: str, status: str, wanted: str) -> None:
+    def __init__(self, workflow: str, status: str, what: str) -> None:
         super().__init__(
-            f"workflow {workflow!r} cannot be {wanted}: it is {status}. Nothing was changed; read it with get_workflow()."
+            f"workflow {workflow!r} {what}: it is {status}. Nothing was changed; read it with get_workflow()."
         )
         self.workflow, self.status = workflow, status
 

@@ -17,7 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 MAX_BODY = 1024 * 1024  # bytes
-PATIENT_WITH = 16 * MAX_BODY  # bytes read and forgotten, so that a client which still sends can hear why it is refused
+DISCARD_AT_MOST = 16 * MAX_BODY  # bytes read and dropped, so that a client which still sends learns why it is refused
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _READING = {"GET", "HEAD", "OPTIONS"}
 
@@ -79,7 +79,7 @@ async def _whole_body(receive: Receive) -> bytes | None:
             body += chunk
         else:
             body.clear()
-        if length > PATIENT_WITH or not message.get("more_body", False):
+        if length > DISCARD_AT_MOST or not message.get("more_body", False):
             break
     if length > MAX_BODY:
         raise Refused(413, f"The body has more than {MAX_BODY:,} bytes. Nothing was changed; send less at once.")
@@ -89,8 +89,8 @@ async def _whole_body(receive: Receive) -> bytes | None:
 def _check_json(headers: dict[str, str]) -> None:
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
-        said = repr(kind[:100]) if kind else "without a content type"
-        raise Refused(415, f"A body must be application/json, not {said}. Nothing was changed.")
+        but = f"not {kind[:100]!r}" if kind else "but this one has no content type"
+        raise Refused(415, f"A body must be application/json, {but}. Nothing was changed.")
 
 
 def _hostname(host: str) -> str:

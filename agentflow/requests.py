@@ -89,7 +89,7 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
                 )
         elif record:
             if len(record) != len(header):
-                raise lines.bad(f"has {len(record)} fields and the header {len(header)}")
+                raise lines.bad(f"has {len(record)} fields, but the header has {len(header)}")
             yield _request(lines, record[header.index(column)])
     if header is None:
         raise lines.bad(f"is missing: an empty file has no column {column!r}", 1)
@@ -109,7 +109,7 @@ def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
                 raise lines.bad(f"has no member {column!r} (--column names another)")
             value = value[column]
         if not isinstance(value, str):
-            raise lines.bad(f"has {type(value).__name__} as the request, not text")
+            raise lines.bad(f"has a value of type {type(value).__name__} where the request's text should be")
         yield _request(lines, value)
 
 

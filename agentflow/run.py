@@ -233,12 +233,13 @@ class DurableRunner:
             raise self.ended_by
         if threading.get_ident() != self._thread:
             raise errors.StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} from another thread; call it from the "
+                f"workflow {self.run_id!r}: {kind} {step_id!r} was called from another thread; call it from the "
                 "thread that runs the function."
             )
         if self._inside:
             raise errors.StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} inside step {self._inside!r}; call it before or after that step."
+                f"workflow {self.run_id!r}: {kind} {step_id!r} was called inside step {self._inside!r}; call it before or "
+                "after that step."
             )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):

@@ -55,7 +55,8 @@ def lab(
     folder = launch.course_folder()
     if folder is None:
         typer.echo(f"{launch.FIRST_NOTEBOOK} was not found here or above; JupyterLab opens on this folder.", err=True)
-    typer.echo(f"Schema {schema!r} at {database.where} is ready. Ctrl-C ends JupyterLab, `agentflow stop` PostgreSQL.")
+    stopping = "Ctrl-C stops JupyterLab; `agentflow stop` stops PostgreSQL."
+    typer.echo(f"Schema {schema!r} at {database.where} is ready. {stopping}")
     launch.become(launch.jupyterlab(port, browser, folder), schema)
 
 
@@ -65,7 +66,7 @@ def api(
     port: Annotated[
         int | None, typer.Option(help="Default: 8000, or the next free one. 0: any.", min=0, max=65535)
     ] = None,
-    host: Annotated[str, typer.Option(help="Another address is for containers only.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on; others are for containers.")] = "127.0.0.1",
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
@@ -77,7 +78,7 @@ def api(
     if not local:
         typer.echo(f"Warning: anyone who can reach {host} can use this API; it asks for no password.", err=True)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C ends it."
+    said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C stops it."
     typer.echo(json.dumps({"url": address}) if as_json else said)
     sys.stdout.flush()
     serve(engine, listener, hosts=LOOPBACK if local else None)
@@ -86,18 +87,18 @@ def api(
 @app.command()
 def worker(
     schema: Schema = DEFAULT_SCHEMA,
-    name: Annotated[str, typer.Option(help="The worker's name; each start adds something new to it.")] = "worker",
+    name: Annotated[str, typer.Option(help="The worker's name; each start adds a unique suffix.")] = "worker",
     lease: Annotated[
         float, typer.Option(help="Seconds until others take over a lost worker's work.", min=0.1, max=86400)
     ] = 30.0,
     poll: Annotated[
-        float, typer.Option(help="Seconds an idle worker trusts a silent database.", min=0.05, max=3600)
+        float, typer.Option(help="How often an idle worker asks the database, in seconds.", min=0.05, max=3600)
     ] = 1.0,
     workflows: Annotated[
         str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help="Your own workflow function, or dict of them.")
     ] = None,
 ) -> None:
-    """Run workflows until SIGTERM; logs one JSON object a line."""
+    """Run workflows until SIGTERM; log one JSON object per line."""
     functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -115,7 +116,7 @@ def worker(
 
 @app.command()
 def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
-    """Say what is installed and used, and how to fix it."""
+    """Report what is installed and used, and how to fix problems."""
     findings = []
     for finding in doctoring.examine(schema):
         findings.append(finding)
@@ -137,18 +138,18 @@ def migrate_schema(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Give the schema today's tables; again changes nothing."""
+    """Bring the schema's tables up to date."""
     database = find_database(schema, patience=COMMAND_PATIENCE)
     before = standing(database)
     if before == "damaged":
         raise AgentFlowError(
-            f"schema {schema!r} at {database.where} has lost some of its tables, and they cannot be created again one by one. "
+            f"Schema {schema!r} at {database.where} has lost some of its tables, and they cannot be created again one by one. "
             f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
         )
     migrate(database, laboratory=laboratory or is_embedded())
     marked = is_laboratory(database)
-    was = "has" if before == "current" else "now has"
-    said = f"Schema {schema!r} at {database.where} {was} today's tables; it is {'' if marked else 'not '}a laboratory."
+    has = "has" if before == "current" else "now has"
+    said = f"Schema {schema!r} at {database.where} {has} current tables; it is {'' if marked else 'not '}a laboratory."
     answer(as_json, {"schema": schema, "server": database.where, "was": before, "laboratory": marked}, said)
 
 
@@ -162,7 +163,7 @@ def reset(
     engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
     if not is_laboratory(engine.database):
         raise NotALaboratory(
-            f"schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
+            f"Schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
             "migrate --laboratory` turns a new schema into one."
         )
     found = engine.reliability_metrics()
@@ -170,7 +171,7 @@ def reset(
     if not yes:
         wanted = typer.confirm(f"Delete {what} from schema {schema!r} at {engine.database.where}?", err=True)
         if not wanted:
-            raise AgentFlowError("nothing was deleted.")
+            raise AgentFlowError("Nothing was deleted.")
     engine.reset_database()
     gone = {name: found[name] for name in ("workflows_total", "business_effects")}
     said = f"{what} were deleted from schema {schema!r}; the tables are empty."
@@ -250,7 +251,7 @@ def _check_that_it_exists(database: Database) -> None:
     there = "SELECT oid FROM pg_namespace WHERE nspname = :name"
     if not database.read_sql(there, {"name": database.schema})[1]:
         raise SchemaMissing(
-            f"schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
+            f"Schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
             f"schemas, such as {NOTEBOOKS}. `agentflow migrate` would create a new, empty one."
         )
 

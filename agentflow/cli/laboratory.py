@@ -36,7 +36,7 @@ def soak(
     ] = None,
     workers: Annotated[int, typer.Option(help="Worker processes.", min=1, max=64)] = 4,
     kills: Annotated[int | None, typer.Option(help="Workers killed at seeded boundaries (default: 50).", min=0)] = None,
-    random_kills: Annotated[int, typer.Option(help="Workers killed at any microsecond, instead.", min=0)] = 0,
+    random_kills: Annotated[int, typer.Option(help="Workers killed at random moments instead.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="The same seed kills at the same boundaries.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the schema, to look at its rows.")] = False,
     progress: ShowProgress = None,
@@ -71,14 +71,14 @@ def soak(
 def play(
     line: Annotated[str, typer.Argument(metavar="LINE", help="The schedule, such as 'A*5 A! expire B*'.")],
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards either way.")
+        str | None, typer.Option("--schema", metavar="NAME", help="A new schema, dropped afterwards.")
     ] = None,
     workflow: Annotated[
         str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
     ] = None,
     without: Guards = None,
     lanes: Annotated[
-        Literal["thread", "process"], typer.Option("--lanes", help="What the workers are; processes are really killed.")
+        Literal["thread", "process"], typer.Option("--lanes", help="Threads, or processes that are really killed.")
     ] = "thread",
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the history here.")
@@ -163,7 +163,7 @@ def explore(
         typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the first finding's history here."),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option("--schema", metavar="NAME", help="A new schema; it is dropped afterwards.")
+        str | None, typer.Option("--schema", metavar="NAME", help="A new schema, dropped afterwards.")
     ] = None,
     progress: ShowProgress = None,
     as_json: Json = False,

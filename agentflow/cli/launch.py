@@ -70,7 +70,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             trouble = error.strerror or str(error)
     raise AgentFlowError(
-        f"port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). Stop what listens there, or choose "
+        f"Port {port or '8000 to 8010'} on {host} cannot be used ({trouble}). Stop the program that uses it, or choose "
         "another port with --port."
     )
 
@@ -90,12 +90,13 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
     if callable(found):
         return {found.__name__: found}
     raise BadName(
-        f"--workflows {spelled!r} is {type(found).__name__}. Give a workflow function, or a dict of them by name."
+        f"--workflows {spelled!r} names a value of type {type(found).__name__}. "
+        "Give a workflow function, or a dict of them by name."
     )
 
 
 def wait_for_tables(database: Database, identity: str) -> None:
-    """Waits until the schema has today's tables, or the worker is told to stop."""
+    """Waits until the schema has the current tables, or the worker is told to stop."""
     pause = 0.0
     while not database.give_up.wait(pause):
         try:

@@ -31,7 +31,7 @@ SELECT to_regclass(%(p_version)s) IS NOT NULL AS versioned,
 
 
 def migrate(database: Database, *, laboratory: bool = False, course: bool = False) -> None:
-    """Gives the schema today's tables, even if others migrate it at the same time; a second call changes nothing.
+    """Brings the schema's tables up to date, even if others migrate it at the same time; a second call changes nothing.
 
     `laboratory=True` marks it as a laboratory, whose rows may be reset; `course=True` as the one that keeps a learner's
     answers, which cannot become a laboratory. Raises SchemaTooNew if a newer AgentFlow migrated it, NotALaboratory if it
@@ -63,19 +63,19 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
                 _mark(connection, database, purpose)
     except CommandError as error:
         raise SchemaTooNew(
-            f"schema {database.schema!r} at {database.where} was migrated by a newer AgentFlow ({error}). Nothing was "
+            f"Schema {database.schema!r} at {database.where} was migrated by a newer AgentFlow ({error}). Nothing was "
             "changed; install that version, or use another schema."
         ) from error
     except DBAPIError as error:
         said = str(error.orig).strip().partition("\n")[0]
         if isinstance(error.orig, DuplicateTable):
             raise AgentFlowError(
-                f"schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one "
-                f"are left. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
+                f"Schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one "
+                f"are left over. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
             ) from error
         kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
         raise kind(
-            f"schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
+            f"Schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
             "that and run `agentflow migrate` (the user needs permission to create schemas)."
         ) from error
     finally:
@@ -83,9 +83,9 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
 
 
 def standing(database: Database) -> Literal["missing", "old", "current", "damaged", "newer"]:
-    """Returns how the schema compares with today's tables; changes nothing. Raises DatabaseAway.
+    """Returns how the schema compares with the current tables; changes nothing. Raises DatabaseAway.
 
-    `damaged`: it had today's tables, and has lost one of them since.
+    `damaged`: it had the current tables, and has lost one of them since.
     """
     database.check()
     tables = [f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()]
@@ -124,7 +124,7 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
     found = connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar()
     if found == wanted:
         return
-    where = f"schema {database.schema!r} at {database.where}"
+    where = f"Schema {database.schema!r} at {database.where}"
     if found == COURSE_MARK:
         raise NotALaboratory(
             f"{where} keeps the learner's answers, so it cannot become a laboratory. Nothing was changed; choose "

@@ -69,9 +69,8 @@ class Transactions(UnclaimedTransactions):
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         rows, _ = self.database.transact(self._boundary("load", claim), params, self.hook)
         if not rows:
-            raise LostLease(
-                claim.workflow_id, "load", f"token {claim.fence_token} of {claim.worker_id} is not the row's"
-            )
+            reason = f"token {claim.fence_token} of {claim.worker_id} is no longer the row's token"
+            raise LostLease(claim.workflow_id, "load", reason)
         steps = [
             Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
             for row in rows
@@ -86,8 +85,8 @@ class Transactions(UnclaimedTransactions):
         }
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
-                f"workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints and has {len(steps)}: somebody "
-                "changed its rows by hand. Nothing was replayed; restore the rows, or cancel the workflow."
+                f"workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints, but has {len(steps)}: "
+                "somebody changed its rows by hand. Nothing was replayed; restore the rows, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
 

@@ -137,7 +137,7 @@ class UnclaimedTransactions:
         """
         row = self._unclaimed("cancel", workflow_id)
         if row["outcome"] == "refused" and row["status"] != "cancelled":
-            raise AlreadyFinished(workflow_id, row["status"], "cancelled")
+            raise AlreadyFinished(workflow_id, row["status"], "cannot be cancelled")
 
     def requeue_workflow(self, workflow_id: str) -> None:
         """Makes a failed workflow runnable again, with fresh budgets and without its last recorded failure. Transaction: requeue.
@@ -146,17 +146,17 @@ class UnclaimedTransactions:
         """
         row = self._unclaimed("requeue", workflow_id)
         if row["outcome"] == "refused" and not (row["in_doubt"] and row["status"] == "ready"):
-            raise AlreadyFinished(workflow_id, row["status"], "requeued")
+            raise AlreadyFinished(workflow_id, row["status"], "cannot be requeued")
 
     def expire_lease(self, workflow_id: str) -> None:
         """Ends the workflow's lease, or its back-off, now (the laboratory's clock). Transaction: expire.
 
-        Raises UnknownWorkflow, and AlreadyFinished if there is nothing to age.
+        Raises UnknownWorkflow, and AlreadyFinished if there is nothing to end.
         """
         row = self._unclaimed("expire", workflow_id)
         if row["outcome"] == "refused" and not row["in_doubt"]:
             status = "ready and held by nobody" if row["status"] == "ready" else row["status"]
-            raise AlreadyFinished(workflow_id, status, "aged")
+            raise AlreadyFinished(workflow_id, status, "has no lease or back-off to end")
 
     def _unclaimed(
         self, name: str, workflow_id: str, subject: str | None = None, params: Mapping[str, Any] | None = None
@@ -167,7 +167,7 @@ class UnclaimedTransactions:
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
         row, in_doubt = self._issue(boundary, told, TRANSACTIONS[name].now_possible)
         if row is None:
-            raise UnknownWorkflow(f"there is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
+            raise UnknownWorkflow(f"There is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
         return {**row, "in_doubt": in_doubt}
 
     def _issue(

@@ -314,7 +314,7 @@ def test_a_laboratory_does_not_become_a_course_and_the_notebook_goes_on(another:
     migrate(Database(server, another), laboratory=True)
     with pytest.raises(NotALaboratory, match="AGENTFLOW_COURSE"):
         open_record(another)
-    assert "Nothing is kept now, and you can go on." in shown(course.stage(START).predict(ASKED, answer=3))
+    assert "Your answers cannot be saved now, but you can go on." in shown(course.stage(START).predict(ASKED, answer=3))
 
 
 # --- the database is away
@@ -330,7 +330,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_database_every_cell_goes_on_and_says_so(away: None) -> None:
     opened = course.stage(START)
-    told = "Nothing is kept now, and you can go on. PostgreSQL at"
+    told = "Your answers cannot be saved now, but you can go on. PostgreSQL at"
     assert told in shown(opened.predict(ASKED))
     assert told in shown(opened.predict(ASKED, answer=3))
     said = shown(opened.reveal(ASKED))
@@ -388,7 +388,7 @@ def test_an_answer_that_could_not_be_kept_is_said_even_if_the_page_can_be_read_a
     with psycopg.connect(server.replace("+psycopg", "")) as somebody:
         somebody.execute("SELECT FROM a_course.workflows FOR UPDATE")
         asked.choose(3, "guess")
-        assert asked.note.startswith("Nothing is kept now, and you can go on.")
+        assert asked.note.startswith("Your answers cannot be saved now, but you can go on.")
         assert asked.note in shown(asked)
         assert kept.read(f"{START}:1").events == {}
     asked.choose(3, "guess")

@@ -94,7 +94,7 @@ LINES = [
     ("A*3 event:approval", "lost yet: the answer is entry 4, and nobody has parked the workflow. It is ready"),
     ("A*3 event:approval A", "leaves the real engine's workflow ready, because no worker goes on to the end"),
     ("A* B*", "Nobody answers in your line"),
-    ("A* event:hello B*", "nobody awaits it; approval_agent waits for approval"),
+    ("A* event:hello B*", "no workflow waits for it; approval_agent waits for approval"),
     ("A* A* nonsense", "nonsense"),
     ("A*3 event:approval A! expire B*", "was there first, as entry 4, and the look found it, as entry 8 says"),
     ("A*3 event:approval A! A*", "A!"),

@@ -75,18 +75,18 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         return query(engine, counted, id=workflow_id)[0]["n"]
 
     hints: list[tuple[Callable[[Engine, str], Any], str]] = [
-        (each_call, "returns 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
-        (summed, "returns 2 for request-1, and tool_ledger has 1 row of it, whose attempts are your number"),
+        (each_call, "returns 2 for request-1, and tool_ledger has 1 row for it, whose attempts are your number"),
+        (summed, "returns 2 for request-1, and tool_ledger has 1 row for it, whose attempts are your number"),
         (lambda _e, _w: 1, "returns 1 for request-1, for a workflow whose effect was doubled"),
         (lambda _e, _w: 2, "returns 2 for request-1, for a workflow whose effect was doubled"),
         (
             everything,
             "returns 3 for .*They have 1, 2 and 0 rows in tool_ledger: your number does not depend on workflow_id",
         ),
-        (first_row, "returns 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it"),
+        (first_row, "returns 1 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows for it"),
         (
             lambda _e, w: 1 if w == "request-1" else 2 if w.startswith("doubled") else 0,
-            "returns 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows of it",
+            "returns 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows for it",
         ),
         (lambda _e, _w: sys.exit(), "raised SystemExit for request-1, at `.*`.$"),
         (lambda _e, _w: None, "does it end with `return`"),
@@ -99,7 +99,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
         (lambda e, w: query(e, "SELECT nothing FROM tool_ledger"), "raised QueryRefused for request-1: .*nothing"),
         (
             grouped,
-            "raised IndexError for a workflow that does not exist: .*at `return query.*tool_ledger has no row of it: what does",
+            "raised IndexError for a workflow that does not exist: .*at `return query.*tool_ledger has no row for it: what does",
         ),
     ]
     for wrong, hint in hints:

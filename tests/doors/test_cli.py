@@ -484,7 +484,7 @@ def test_report_on_an_empty_schema_says_where_else_workflows_may_be(run: Run, en
 
 def test_report_on_a_schema_that_does_not_exist_says_to_check_the_name(run: Run, tmp_path: Path) -> None:
     said = refused(run("report", "--schema", "strat_here"))
-    assert "schema 'strat_here' does not exist at" in said
+    assert "Schema 'strat_here' does not exist at" in said
     assert said.index("Check the name") < said.index("migrate")
     assert not (tmp_path / "artifacts").exists()
 

@@ -294,7 +294,7 @@ PROVOKED: dict[str, Provocation] = {
     "nested step": (
         "StepMisuse",
         lambda e: raised_inside(e, lambda run: run.step("a", lambda: run.step("b", lambda: 1)), Policy(max_attempts=1)),
-        ["'w-1'", "step 'b' inside step 'a'", "call it before or after"],
+        ["'w-1'", "step 'b' was called inside step 'a'", "call it before or after"],
     ),
     "async step": (
         "StepMisuse",

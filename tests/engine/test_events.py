@@ -156,7 +156,7 @@ def test_a_finished_workflow_takes_no_event(flow: Engine, end: str) -> None:
 
 
 def test_an_event_for_nobody_and_a_payload_that_would_change_are_refused_by_name(flow: Engine) -> None:
-    with pytest.raises(UnknownWorkflow, match="there is no workflow 'nobody'"):
+    with pytest.raises(UnknownWorkflow, match="There is no workflow 'nobody'"):
         flow.deliver_event("nobody", "go")
     start(flow)
     for payload, path in [

@@ -456,7 +456,7 @@ def test_a_lost_lease_is_told_by_name_of_what_replaced_it(jobs: Engine) -> None:
     jobs.claim_workflow("B", 600)
     with pytest.raises(LostLease, match="token 1 is not the row's 2"):
         jobs.checkpoint(claim, "one", 1)
-    with pytest.raises(LostLease, match="token 1 of A is not the row's"):
+    with pytest.raises(LostLease, match="token 1 of A is no longer the row's token"):
         jobs.load(claim)
 
 

@@ -427,7 +427,7 @@ def test_a_pooler_that_forgets_prepared_statements_is_named(own_database: Any) -
         body = "BEGIN EXECUTE 'DEALLOCATE ALL'; END"  # in a function, so that psycopg does not see it
         session.run(f"CREATE FUNCTION public.forget() RETURNS void LANGUAGE plpgsql AS $${body}$$")
     database.with_texts({"forget": "SELECT public.forget()"}).execute("forget", {})
-    with pytest.raises(AgentFlowError, match="there is a pooler in transaction mode in between"):
+    with pytest.raises(AgentFlowError, match="a pooler in transaction mode is in between"):
         database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": 1, "p_offset": 0})
 
 

@@ -227,7 +227,7 @@ def test_checkpoints_are_loaded_by_a_second_statement_that_counts_them(engine: E
     assert (row["checkpoints"], row["position"]) == (1, 1)
     with Session(engine.database) as session:
         session.run(f"DELETE FROM {s}.steps")
-    with pytest.raises(AgentFlowError, match="should have 1 checkpoints and has 0"):
+    with pytest.raises(AgentFlowError, match="should have 1 checkpoints, but has 0"):
         engine.load(claim)
 
 

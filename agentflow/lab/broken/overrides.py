@@ -98,7 +98,8 @@ class ReadsFence(Engine):
         who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         mine, _ = self.database.transact(self._boundary("read_fence", claim, subject), who, self.hook)
         if not mine:
-            raise LostLease(claim.workflow_id, name, f"token {claim.fence_token} was not the row's when it was read")
+            read = f"token {claim.fence_token} was not the row's token when it was read"
+            raise LostLease(claim.workflow_id, name, read)
         return super()._guarded(name, claim, subject, params, detail)
 
 

@@ -108,7 +108,7 @@ def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:
             raise CheckFailed(f"steps: there is no row '{workflow_id}/{step}'. Run the cells above, then this one.")
         if found[step] is None:
             raise wrong(
-                "steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked, and never computed."
+                "steps", f"{workflow_id}/{step}", "value", None, "a result", "It was marked as done but never computed."
             )
     return f"a result is recorded for {', '.join(steps)}"
 

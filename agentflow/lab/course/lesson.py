@@ -157,7 +157,7 @@ class Lesson:
         Questions that were not revealed are closed. Raises AgentFlowError if there is no check.
         """
         if not checks:
-            raise AgentFlowError("A stage ends in checks: stage.done(checks.completed(engine, ...), ...).")
+            raise AgentFlowError("stage.done() needs at least one check, such as checks.completed(engine, ...).")
         for question in self.outline.questions:
             self._record.keep(predicted(question.name), None)
         self._record.keep(PASSED, True)

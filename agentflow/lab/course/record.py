@@ -209,7 +209,7 @@ class StageRecord:
             found = ask(record)
         except Exception as error:  # whatever is wrong with the record: the lesson goes on
             why = str(error) if isinstance(error, AgentFlowError) else f"{type(error).__name__}: {error}"
-            self.trouble = f"Nothing is kept now, and you can go on. {why}"
+            self.trouble = f"Your answers cannot be saved now, but you can go on. {why}"
             if record:
                 record.engine.database.patience = 0.0
             return None

@@ -48,7 +48,7 @@ def plan_kills(seed: int, requests: int, kills: int) -> KillPlan:
     at its next token, where a successor is certain to pass. Raises ValueError if there is nothing to kill.
     """
     if kills and not requests:
-        raise ValueError("There is no request, so no worker can be killed.")
+        raise ValueError("There are no requests, so no worker can be killed.")
     plan: KillPlan = {}
     left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
     while left:

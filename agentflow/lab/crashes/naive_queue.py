@@ -105,7 +105,7 @@ def _work(job: QueuedJob, name: str, fatal: str, patience: float) -> tuple[dict[
         processes.kill([process])
     last = "before claim" if job.request is None else "after complete"
     if fatal not in reached and last not in reached:
-        raise LaneError(f"The process of {name} has ended without being told to. Its error is on standard error.")
+        raise LaneError(f"The process of {name} ended unexpectedly. Its error is on standard error.")
     return reached, process.exitcode
 
 

@@ -67,7 +67,7 @@ def soak(
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
-            "A soak needs at least one worker, and planned kills or random kills, but not both. Nothing was started."
+            "A soak needs at least one worker, and either planned or random kills, not both. Nothing was started."
         )
     with (
         _spooled(requests) as (spool, total),
@@ -297,6 +297,6 @@ def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
             spool.write(json.dumps(request) + "\n")
             total += 1
         if not total:
-            raise SoakError("There is no request to run. Give a file that has some.")
+            raise SoakError("There are no requests to run. Give a file that contains some.")
         spool.seek(0)
         yield spool, total

@@ -40,7 +40,7 @@ MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
-MEND = "Mend it, and explore again."
+FIX_IT = "Fix it, and explore again."
 
 
 class ExplorerError(AgentFlowError):
@@ -83,7 +83,7 @@ def explore(
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached)
-                raise ExplorerError(f"{reached.where}{killed} {MEND}") from None
+                raise ExplorerError(f"{reached.where}{killed} {FIX_IT}") from None
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,17 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world.expected = world.ends(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
-        raise ExplorerError(f"{UNDISTURBED}{wrong} {MEND}") from wrong
+        raise ExplorerError(f"{UNDISTURBED}{wrong} {FIX_IT}") from wrong
     except OutOfTime:
-        raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {MEND}") from None
+        raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
     unfinished = [status for status in world.expected if status in ("ready", "waiting")]
     if unfinished or promised not in ((), world.expected):
         ends = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
-        but = "so no schedule could finish it" if unfinished else f"and the real Engine {', '.join(promised)}"
+        really = f"while the real Engine leaves it {', '.join(promised)}"
+        but = "so no schedule could finish it" if unfinished else really
         raise ExplorerError(
             f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, {but}.{_raised(world)} See what happens: "
-            f'`Stepper({type(engine).__name__}(...)).play("A*")`; mend it, and explore again.'
+            f'`Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
     return Graph(Rules(world, plan.bounds, plan.workers))
 
@@ -189,7 +190,7 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        raise ExplorerError(f"{after(at)}{doubt} {MEND}") from doubt
+        raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
 
 
 def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
@@ -255,7 +256,7 @@ def _explored(
     options: dict[str, Any] = {"workflows": given.workflows} if given else {}
     if given and given.tool is not given.world:
         raise ExplorerError(
-            "This engine has a tool of its own, and the explorer can put back only what the simulated world holds. Explore an "
+            "This engine has its own tool, but the explorer can restore only what the simulated world holds. Explore an "
             "engine without `tool=`."
         )
     try:

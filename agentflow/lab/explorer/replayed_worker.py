@@ -195,7 +195,7 @@ class Player:
         """Another thread is ended without a word; the worker's own says why."""
         if threading.get_ident() != self._thread:
             self._wrong = self._wrong or (
-                "it asks PostgreSQL from a thread of its own, and the explorer plays a worker as one line of statements."
+                "it asks PostgreSQL from another thread, but the explorer plays a worker as one line of statements."
             )
             raise SystemExit
 
@@ -203,7 +203,7 @@ class Player:
         """The door of the played engine's databases: nothing gets through to PostgreSQL."""
         self._in_its_thread()
         if name == "session":
-            self._stop("it asks PostgreSQL on a connection of its own, so the explorer cannot put the rows back.")
+            self._stop("it opens its own connection to PostgreSQL, so the explorer cannot restore the rows.")
         return self.answer(name, text, params)
 
     def _stop(self, wrong: str) -> None:
@@ -222,13 +222,13 @@ class Player:
         if position == len(self._answers):
             if _READS_HISTORY.search(text):
                 self._stop(
-                    f"{name} reads the history or the tool's attempts, which are the past and no part of a state."
+                    f"{name} reads the history or the tool's attempts, which belong to the past, not to a state."
                 )
             if text not in self._known:
                 self._stop(
-                    f"{name} is no statement by which AgentFlow runs a workflow, so it may read what is no part of a state "
-                    "(who wrote a row, when, how often), and schedules that differ would be taken for one. Explore an engine "
-                    "that overrides methods, or take guards away with `without=`."
+                    f"{name} is not one of the statements by which AgentFlow runs a workflow, so it may read what is not "
+                    "part of a state (who wrote a row, when, how often), and different schedules would be taken for one. Explore "
+                    "an engine that overrides methods, or take guards away with `without=`."
                 )
             self._pending = PendingStatement(name, text, plain, asks)
             raise Stopped(name)

@@ -97,7 +97,7 @@ class World:
         found = self._happened.get(key)
         if found is None:
             if self.player.engine is None:
-                raise ValueError("this exploration has ended, and did not come to this move")
+                raise ValueError("this exploration ended without reaching this move")
             self.player.progress.check_deadline()
             self.player.moving = place
             try:
@@ -123,7 +123,7 @@ class World:
             if place.stands and place.pending:
                 break
         else:
-            raise WrongCode(f"more than {MOST_STEPS} statements without standing before a transaction.")
+            raise WrongCode(f"more than {MOST_STEPS} statements without reaching a transaction.")
         mover = Mover()
         if stands:
             mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)

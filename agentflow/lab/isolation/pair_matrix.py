@@ -70,7 +70,7 @@ def pair_matrix(
 def _know(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise AgentFlowError(f"There is no {what} {name!r:.80}; there are {', '.join(known)}.")
+            raise AgentFlowError(f"There is no {what} {name!r:.80}; choose from {', '.join(known)}.")
 
 
 def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:

@@ -106,7 +106,7 @@ def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseA
     _, rows = database.read_sql(_OPEN_TRANSACTIONS, names)
     who = ", ".join(f"{row['application_name'] or 'a program without a name'} (process {row['pid']})" for row in rows)
     return DatabaseAway(
-        f"schema {database.schema!r} at {database.where} cannot be emptied, because its rows are locked by a transaction that is "
+        f"Schema {database.schema!r} at {database.where} cannot be emptied, because its rows are locked by a transaction that is "
         f"still open{f', of {who}' if who else ''}. Nothing was changed; end it there with ROLLBACK, then run this cell again."
     )
 

@@ -77,7 +77,7 @@ def kill(processes: Iterable[BaseProcess], seconds: float = 10.0) -> None:
                 process.kill()
     for process in found:
         if not has_ended(process, seconds):
-            raise TimeoutError(f"process {process.pid} ({process.name}) is still alive {seconds:g} s after SIGKILL.")
+            raise TimeoutError(f"Process {process.pid} ({process.name}) is still alive {seconds:g} s after SIGKILL.")
 
 
 def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]:

@@ -90,7 +90,7 @@ def _check(requests: Sequence[str], workers: int, claim: str) -> None:
     if claim not in CLAIMS:
         raise RaceError(f"There is no claim {claim!r:.40}; choose one of {', '.join(CLAIMS)}. Nothing was started.")
     if not requests:
-        raise RaceError("There is no request to race for. Give some, for example support_requests()[:12].")
+        raise RaceError("There are no requests to race for. Give some, for example support_requests()[:12].")
 
 
 # -- one worker process ------------------------------------------------------------------------------------------------

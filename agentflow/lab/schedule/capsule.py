@@ -211,7 +211,7 @@ def _read(path: str, data: Any) -> Capsule:
     version = data.get("agentflow_capsule") if isinstance(data, dict) else None
     if isinstance(version, int) and version != VERSION:
         raise BadCapsule(
-            f"{path} is a capsule of version {version}, and this AgentFlow reads version {VERSION}. Play its schedule "
+            f"{path} is a capsule of version {version}, but this AgentFlow reads version {VERSION}. Play its schedule "
             "again with this one, or read it with the AgentFlow that wrote it."
         )
     if why := next(filter(None, _misshapen(data)), ""):
@@ -223,7 +223,7 @@ def _read(path: str, data: Any) -> Capsule:
         raise BadCapsule(f"{path} is not a capsule: {error} Ask for the file again.") from error
     if not whole:
         raise BadCapsule(
-            f"{path} was changed after it was written: its hash says {data['hash']:.12}, its content {capsule.hash:.12}. "
+            f"{path} was changed after it was written: it states the hash {data['hash']:.12}, but has {capsule.hash:.12}. "
             f"Ask for the file again, or play its schedule: agentflow play '{capsule.schedule:.200}'"
         )
     return capsule

@@ -169,7 +169,7 @@ def parse(line: str, roll: Roll | None = None) -> Schedule:
     `roll` knows which lanes are dead or paused already; without it all are alive.
     """
     if len(line) > MAX_LENGTH:
-        raise BadSchedule(f"this line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
+        raise BadSchedule(f"This line has {len(line):,} characters; a schedule has at most {MAX_LENGTH:,}.")
     setting, lanes = Setting(), roll or Roll()
     moves: list[Move] = []
     said: set[str] = set()
@@ -238,7 +238,7 @@ def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> 
             raise _wrong(line, at, token, why) from None
     times = None if token.endswith("*") else int(got.get("times") or 1)
     if times is not None and not 1 <= times <= MAX_TIMES:
-        raise _wrong(line, at, token, f"is not from 1 to {MAX_TIMES:,} times")
+        raise _wrong(line, at, token, f"must repeat 1 to {MAX_TIMES:,} times")
     return Move(verb, got.get("lane") or "", times, request)
 
 

@@ -133,7 +133,7 @@ def known_lane(name: str) -> None:
 def known_kind(kind: str) -> None:
     """Raises LaneError if lanes cannot be of this kind."""
     if kind not in get_args(LaneKind):
-        raise LaneError(f"Lanes are of kind {' or '.join(get_args(LaneKind))}, not {kind!r}. Nothing was started.")
+        raise LaneError(f"Lanes can be {' or '.join(get_args(LaneKind))}, not {kind!r}. Nothing was started.")
 
 
 def weakened(engine: Engine, setting: Setting) -> Engine:
@@ -145,7 +145,7 @@ def weakened(engine: Engine, setting: Setting) -> Engine:
         return engine
     if type(engine) is not Engine:
         raise LaneError(
-            f"Guards can be taken away from Engine only, not from {type(engine).__name__}; leave `without=` out."
+            f"Guards can be removed only from Engine itself, not from {type(engine).__name__}; leave `without=` out."
         )
     tool = None if engine.tool is engine.world else engine.tool
     kind = engine_class(setting.without)

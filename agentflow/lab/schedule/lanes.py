@@ -74,8 +74,8 @@ class Lane(ABC):
         """Gives the order; settle() waits for what comes of it."""
         if self.busy and order != self._order:
             raise LaneError(
-                f"{self.name} is still on its way: {self.why_busy()}. The move before this one, again, waits on; a kill or a "
-                "reset ends it."
+                f"{self.name} is still busy with its previous move: {self.why_busy()}. Repeat that move to keep waiting; a "
+                "kill or a reset ends it."
             )
         if not self.busy:
             self.busy, self._order = True, order
@@ -88,7 +88,7 @@ class Lane(ABC):
         if report is None:
             raise LaneError(
                 f"{self.name} has not reached its next transaction within {self.patience:g} s: {self.why_busy()}. "
-                "The same move again waits on; a kill or a reset ends it."
+                "Repeat the move to keep waiting; a kill or a reset ends it."
             )
         self._parks(report)
         self.busy, self.standing = False, report.standing
@@ -169,9 +169,7 @@ class ThreadLane(Lane):
             return None
         if report is None:  # it was told to die while it was in its own code
             self.alive = self.paused = False
-            raise LaneError(
-                f"{self.name} has died at its next transaction, as it was told to; {self.name}+ starts a new one."
-            )
+            raise LaneError(f"{self.name} died at its next transaction, as ordered; {self.name}+ starts a new process.")
         return report
 
     def _kill(self) -> None:
@@ -260,7 +258,7 @@ class ProcessLane(Lane):
             code = self._process.exitcode
         self.alive = self.paused = False
         return LaneError(
-            f"the process of {self.name} has ended (exit code {code}) without being told to. Its lease stays until it ends; "
+            f"The process of {self.name} ended unexpectedly (exit code {code}). Its lease lasts until it expires; "
             f"{self.name}+ starts a new one."
         )
 
@@ -291,6 +289,6 @@ def _check_picklable(make_engine: Callable[[], Engine]) -> None:
         pickle.dumps(make_engine)
     except Exception as error:
         raise LaneError(
-            f"a worker process cannot be given the workflow or tool ({error}): process lanes need functions that can be "
-            "imported from a module. Use thread lanes for functions of a notebook."
+            f"The workflow or tool cannot be sent to a worker process ({error}). Process lanes need functions that can be "
+            "imported from a module; use thread lanes for functions that a notebook defines."
         ) from error

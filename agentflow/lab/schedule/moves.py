@@ -93,10 +93,10 @@ class Maker:
         if kind.loses and not (at and at.transaction == "tool" and at.edge == "before"):
             place = at.place if at else "nowhere"
             raise BadSchedule(
-                f'"{move}" loses a {kind.loses} of the tool, so {move.lane} has to stand before tool; it stands {place}.'
+                f'"{move}" loses the tool\'s {kind.loses}, so {move.lane} must stand before the tool call; it stands {place}.'
             )
         if move.verb == "renew" and not (at and at.workflow):
-            raise BadSchedule(f'"{move}" renews a lease, and {move.lane} works on nothing.')
+            raise BadSchedule(f'"{move}" renews a lease, but {move.lane} holds no workflow.')
         moved = self.moved(move, lane.tell(move.verb))
         if not kind.loses or not at or not at.workflow:
             return moved
@@ -204,7 +204,7 @@ class Maker:
     def _embedded(self) -> Server:
         server = Server(default_home())
         if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
-            raise BadSchedule('"restart" can restart the embedded server only, and this laboratory is on another one.')
+            raise BadSchedule('"restart" works on the embedded server only; this laboratory is on another server.')
         return server
 
 
@@ -229,24 +229,24 @@ def whose(move: Move, rows: Mapping[str, Row], can_end: str, noun: str) -> str:
         raise BadSchedule(f'"{move}": no workflow has a {noun} that could end.')
     if len(found) > 1:
         which = " or ".join(f"{move.verb}@{list(rows).index(name) + 1}" for name in found)
-        raise BadSchedule(f'"{move}": several have a {noun}; say {which}.')
+        raise BadSchedule(f'"{move}": several workflows have a {noun}; use {which}.')
     return found[0]
 
 
 def addressee(move: Move, workflow: str, rows: Mapping[str, Row]) -> str:
-    """Returns the id of the workflow that the event goes to. Raises BadSchedule if nobody awaits it, or several could."""
+    """Returns the id of the workflow that the event goes to. Raises BadSchedule if none waits for it, or several could."""
     known = events_of(workflow)
     if known is not None and move.event not in known:
         waits = f"waits for {' and '.join(known)}" if known else "waits for no event"
-        raise BadSchedule(f'"{move}": nobody awaits it; {workflow} {waits}.')
+        raise BadSchedule(f'"{move}": no workflow waits for it; {workflow} {waits}.')
     there = list(rows.items()) if move.request is None else [list(rows.items())[move.request - 1]]
     there = [(name, row) for name, row in there if row["status"] in ("ready", "waiting")]
     there = [(name, row) for name, row in there if row["waiting_for"] == move.event] or there
     if not there:
-        raise BadSchedule(f'"{move}": nobody awaits it; no workflow is open.')
+        raise BadSchedule(f'"{move}": no workflow waits for it, because none is open.')
     if len(there) > 1:
-        raise BadSchedule(f'"{move}": several could get it; say which, such as {replace(move, request=1)}.')
+        raise BadSchedule(f'"{move}": several workflows could get it; choose one, as in {replace(move, request=1)}.')
     name, row = there[0]
     if row["waiting_for"] not in (None, move.event):
-        raise BadSchedule(f'"{move}": nobody awaits it; {name} waits for {row["waiting_for"]}.')
+        raise BadSchedule(f'"{move}": no workflow waits for it; {name} waits for {row["waiting_for"]}.')
     return name

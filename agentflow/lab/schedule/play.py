@@ -41,7 +41,7 @@ def read_line(line: str, workflow: str | None = None, without: Iterable[str] = (
     setting = schedule.setting
     if workflow and setting.workflow not in (workflow, Setting.workflow):
         raise BadSchedule(
-            f"the line says workflow={setting.workflow}, and --workflow {workflow}; leave one of them out."
+            f"The line has workflow={setting.workflow}, but the option is --workflow {workflow}; leave one of them out."
         )
     guards = tuple(sorted({*setting.without, *without}))
     setting = replace(setting, workflow=workflow or setting.workflow, without=guards)

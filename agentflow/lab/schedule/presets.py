@@ -105,7 +105,7 @@ def inputs_for(setting: Setting, own: Mapping[str, Workflow]) -> list[Any]:
     """The inputs of the setting's workflows, in order. Raises BadSchedule for a workflow that nobody knows."""
     if setting.workflow not in own:
         known = ", ".join(sorted(own))
-        raise BadSchedule(f"workflow={setting.workflow} is not known; there are {known}.")
+        raise BadSchedule(f"workflow={setting.workflow} is not known; choose one of {known}.")
     playable = PLAYABLE.get(setting.workflow)
     give = playable.inputs if playable else lambda index: REQUESTS[index]
     return [give(index) for index in range(setting.requests)]

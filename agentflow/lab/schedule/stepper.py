@@ -133,7 +133,7 @@ class Stepper:
         for lane in lanes:
             known_lane(lane)
         if len(set(lanes)) < len(lanes):
-            raise LaneError(f"A race of {', '.join(lanes)}: name different workers. Nothing was moved.")
+            raise LaneError(f"A race needs different workers, not {', '.join(lanes)}. Nothing was moved.")
         moves = [Move("go", lane) for lane in lanes]
         with self._moving():
             for move in moves:
@@ -295,7 +295,7 @@ class Stepper:
                 self.moves[before:] = [move]
                 return
         if move.times is None:
-            raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without an end; look at the history, or reset.")
+            raise LaneError(f"{move.lane} made {MAX_TIMES:,} moves without finishing; look at the history, or reset.")
 
     def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
         """What the workers of a race did, and the errors of those that are still on their way."""

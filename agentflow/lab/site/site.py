@@ -144,7 +144,7 @@ def _with_pictures(text: str, path: Path) -> str:
         file = path.parent / source
         if ":" in source or source.startswith("//") or not file.is_file():
             raise AgentFlowError(
-                f"{path} shows the picture {source!r}, and there is no such file beside it. Put it there, or draw it."
+                f"{path} shows the picture {source!r}, but there is no such file beside it. Put it there, or draw it."
             )
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         return f"{found[1]}data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}{found[3]}"

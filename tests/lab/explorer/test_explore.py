@@ -453,7 +453,7 @@ def test_an_engine_that_fails_undisturbed_is_named_with_its_error_and_not_certif
 ) -> None:
     with pytest.raises(ExplorerError) as raised:
         explore(own, **SMALL)
-    assert "leaves its workflow failed, and the real Engine completed" in str(raised.value)
+    assert "leaves its workflow failed, while the real Engine leaves it completed" in str(raised.value)
     assert said in str(raised.value) and f'`Stepper({own.__name__}(...)).play("A*")`' in str(raised.value)
 
 
@@ -642,7 +642,7 @@ def test_an_engine_that_asks_from_a_thread_of_its_own_is_refused_in_one_sentence
             thread.join()
             return done[0]
 
-    with pytest.raises(ExplorerError, match="it asks PostgreSQL from a thread of its own"):
+    with pytest.raises(ExplorerError, match="it asks PostgreSQL from another thread"):
         explore(Threaded, **SMALL)
     assert [one.exc_type for one in ended] == [SystemExit]
 
@@ -653,7 +653,7 @@ def test_an_engine_that_reads_the_history_is_refused(lab: Engine) -> None:
             if self.history(claim.workflow_id):
                 super().complete_workflow(claim, result, **more)
 
-    with pytest.raises(ExplorerError, match="no part of a state"):
+    with pytest.raises(ExplorerError, match="which belong to the past, not to a state"):
         explore(LooksBack, **SMALL)
 
 
@@ -686,7 +686,7 @@ def reading(sql: str) -> type[Engine]:
 def test_an_engine_with_a_statement_of_its_own_is_refused_because_states_leave_out_what_it_may_read(
     lab: Engine, sql: str
 ) -> None:
-    with pytest.raises(ExplorerError, match="mine is no statement by which AgentFlow runs a workflow"):
+    with pytest.raises(ExplorerError, match="mine is not one of the statements by which AgentFlow runs a workflow"):
         explore(reading(sql), **SMALL)
 
 
@@ -710,7 +710,7 @@ class Doubles(Engine):
 def test_an_engine_that_inspects_rows_or_changes_a_statement_is_refused(
     lab: Engine, own: type[Engine], name: str
 ) -> None:
-    with pytest.raises(ExplorerError, match=f"{name} is no statement by which AgentFlow runs a workflow"):
+    with pytest.raises(ExplorerError, match=f"{name} is not one of the statements by which AgentFlow runs a workflow"):
         explore(own, **SMALL)
 
 
@@ -743,12 +743,14 @@ class DoublesToListen(Engine):
 
 @pytest.mark.parametrize("own", [UsesSqlalchemy, Connects, ReadsBySql, Listens, DoublesToListen])
 def test_an_engine_that_asks_on_a_connection_of_its_own_is_refused(lab: Engine, own: type[Engine]) -> None:
-    with pytest.raises(ExplorerError, match="on a connection of its own, so the explorer cannot put the rows back"):
+    with pytest.raises(
+        ExplorerError, match="it opens its own connection to PostgreSQL, so the explorer cannot restore the rows"
+    ):
         explore(own, **SMALL)
 
 
 def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:
-    with pytest.raises(ExplorerError, match="tool of its own"):
+    with pytest.raises(ExplorerError, match="This engine has its own tool"):
         explore(Engine(lab.database, tool=lambda call: {}), **SMALL)
 
 

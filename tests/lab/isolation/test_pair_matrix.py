@@ -80,9 +80,9 @@ def test_nothing_is_left_on_the_server(own_database: Callable[..., Database]) ->
 
 
 def test_an_unknown_situation_or_transaction_is_refused_with_the_names_that_there_are(url: str) -> None:
-    with pytest.raises(AgentFlowError, match=r"no situation 'asleep'; there are absent, ready"):
+    with pytest.raises(AgentFlowError, match=r"no situation 'asleep'; choose from absent, ready"):
         pair_matrix(database=Database(url), situations=["asleep"])
-    with pytest.raises(AgentFlowError, match=r"no transaction 'commit'; there are create, claim"):
+    with pytest.raises(AgentFlowError, match=r"no transaction 'commit'; choose from create, claim"):
         pair_matrix(database=Database(url), transactions=["claim", "commit"])
 
 

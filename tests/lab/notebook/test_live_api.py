@@ -35,7 +35,7 @@ def test_a_request_that_was_posted_is_a_row_and_the_process_is_gone_afterwards(e
 
 
 def test_the_process_is_gone_also_after_an_error_in_the_cell(engine: Engine) -> None:
-    refused = r"GET /workflows/nobody was answered with 404: .*there is no workflow"
+    refused = r"GET /workflows/nobody was answered with 404: .*There is no workflow"
     with pytest.raises(AgentFlowError, match=refused), live_api(engine) as api:
         api.get("/workflows/nobody")
     assert not _listens(api.url)

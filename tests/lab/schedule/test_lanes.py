@@ -369,7 +369,7 @@ def test_a_tool_that_cannot_be_sent_is_refused_by_a_process(lab: Engine) -> None
     own.tool = lambda call: None
     with (
         Stepper(own, lanes="process") as stepper,
-        pytest.raises(LaneError, match="cannot be given the workflow or tool"),
+        pytest.raises(LaneError, match="The workflow or tool cannot be sent to a worker process"),
     ):
         stepper.move("A")
 

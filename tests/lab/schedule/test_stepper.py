@@ -405,7 +405,7 @@ def test_a_recovery_that_was_not_waited_for_is_ended_by_its_last_move_again(engi
     own.workflows = {"slow": lambda run, _: run.step("slow", lambda: (gate.wait(60), "late")[-1])}
     with Stepper(own, Setting("slow"), patience=0.3) as stepper:
         stepper.move("A. A!")
-        with pytest.raises(LaneError, match="The same move again waits on"):
+        with pytest.raises(LaneError, match="Repeat the move to keep waiting"):
             stepper.recover("A")
         gate.set()
         stepper.lane("B").patience = 30.0
@@ -432,7 +432,7 @@ def test_a_worker_that_never_comes_to_an_end_is_stopped_and_told_of(
     stepper: Stepper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentflow.lab.schedule.stepper.MAX_TIMES", 3)
-    with pytest.raises(LaneError, match="A made 3 moves without an end"):
+    with pytest.raises(LaneError, match="A made 3 moves without finishing"):
         stepper.move("A*")
     assert stepper.line == "A*3"
 
@@ -482,21 +482,21 @@ def test_in_a_race_for_one_workflow_one_worker_claims_and_the_other_is_idle(step
         ("", "expire", "no workflow has a lease that could end"),
         ("A*", "expire", "no workflow has a lease"),
         ("A", "due", "no workflow has a back-off"),
-        ("A*3", "A/", "A has to stand before tool; it stands before intent resolve-account"),
-        ("A*5", "A/", "A has to stand before tool; it stands before acknowledge"),
+        ("A*3", "A/", "A must stand before the tool call; it stands before intent resolve-account"),
+        ("A*5", "A/", "A must stand before the tool call; it stands before acknowledge"),
         ("", "A/", "it stands before claim"),
-        ("", "A~", "A works on nothing"),
-        ("A*", "A~", "A works on nothing"),
+        ("", "A~", "A holds no workflow"),
+        ("A*", "A~", "A holds no workflow"),
         ("A", "event:approval", "support_agent waits for no event"),
         ("A!", "A", "dead"),
         ("A||", "A*", "paused"),
         ("", "E", "is not a move"),
         ("", "requests=2 A", '"requests=2" begins a new line'),
         ("workflow=approval_agent", "event:other", "approval_agent waits for approval"),
-        ("workflow=approval_agent A* event:approval B*", "event:approval", "no workflow is open"),
-        ("requests=2 A B", "expire", "several have a lease; say expire@1 or expire@2"),
+        ("workflow=approval_agent A* event:approval B*", "event:approval", "because none is open"),
+        ("requests=2 A B", "expire", "several workflows have a lease; use expire@1 or expire@2"),
         ("requests=2 A", "expire@2", "request-2 has no lease"),
-        ("workflow=approval_agent requests=2", "event:approval", "several could get it; say which"),
+        ("workflow=approval_agent requests=2", "event:approval", "several workflows could get it; choose one"),
     ],
 )
 def test_a_move_that_cannot_come_is_refused_in_a_sentence_and_nothing_moves(
@@ -514,7 +514,7 @@ def test_a_move_that_cannot_come_is_refused_in_a_sentence_and_nothing_moves(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("workflow=nobody A", "workflow=nobody is not known; there are"),
+        ("workflow=nobody A", "workflow=nobody is not known; choose one of"),
         ("without=nothing A", "There is no guard 'nothing'"),
     ],
 )
@@ -545,12 +545,12 @@ def test_an_unknown_lane_is_named_and_nothing_exists_afterwards(stepper: Stepper
 
 
 def test_lanes_of_an_unknown_kind_are_refused(engine: Engine) -> None:
-    with pytest.raises(LaneError, match="kind thread or process, not 'fiber'"):
+    with pytest.raises(LaneError, match="Lanes can be thread or process, not 'fiber'"):
         Stepper(engine, lanes="fiber")  # type: ignore[arg-type]
 
 
 def test_a_race_of_a_worker_with_itself_is_refused(stepper: Stepper, engine: Engine) -> None:
-    with pytest.raises(LaneError, match="name different workers"):
+    with pytest.raises(LaneError, match="A race needs different workers"):
         stepper.race("A", "A")
     assert stepper.line == "" and statuses(engine) == {}
 
@@ -701,7 +701,7 @@ def test_tables_that_an_earlier_schema_left_are_told_with_what_ends_them(
     try:
         with fresh_laboratory("t_left").database.alchemy.connect() as connection:
             connection.execute(text("DROP SCHEMA t_left CASCADE"))
-            with pytest.raises(AgentFlowError, match="tables of an earlier one are left") as told:
+            with pytest.raises(AgentFlowError, match="tables of an earlier one are left over") as told:
                 fresh_laboratory("t_left")
             connection.execute(text(str(told.value).partition("run ")[2].partition(" in psql")[0]))
         assert fresh_laboratory("t_left").list_workflows() == []

@@ -52,14 +52,14 @@ def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) 
         calls = sum(row["attempts"] for row in rows)
         called = ", whose attempts are your number: the calls of the tool" if one == calls else ""
         raise CheckFailed(
-            f"Your function returns {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} of it{called}."
+            f"Your function returns {one} for request-1, and tool_ledger has {counted(len(rows), 'row')} for it{called}."
         )
     if two != 2:
-        raise CheckFailed(f"Your function returns {two} for {DOUBLED}, and tool_ledger has 2 rows of it.")
+        raise CheckFailed(f"Your function returns {two} for {DOUBLED}, and tool_ledger has 2 rows for it.")
     if isinstance(none, CheckFailed):
         raise none
     if none != 0:
-        raise CheckFailed(f"Your function returns {none} for {UNKNOWN}, and tool_ledger has no row of it.")
+        raise CheckFailed(f"Your function returns {none} for {UNKNOWN}, and tool_ledger has no row for it.")
 
 
 def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str, who: str = "") -> int:
@@ -68,12 +68,12 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
     try:
         found = answer_of(lambda: count(engine, workflow_id), f"for {who}")
     except CheckFailed as failed:
-        none = " tool_ledger has no row of it: what does your query give then?" if who == UNKNOWN else ""
+        none = " tool_ledger has no row for it: what does your query give then?" if who == UNKNOWN else ""
         raise CheckFailed(f"{failed}{none}") from None
     if is_number(found):
         return int(found)
     if found is None:
-        no_row = "tool_ledger has no row of it, and that is a number too."
+        no_row = "tool_ledger has no row for it, and that is a number too."
         hint = no_row if who == UNKNOWN else "does it end with `return`?"
         raise CheckFailed(f"Your function returns nothing (None) for {who}: {hint}")
     if isinstance(found, list | dict):
