@@ -249,7 +249,8 @@ class _Soak:
         figures = evidence.reliability_metrics(self.database)
         planned = Counter((request, where) for request, each in plan.items() for where in each)
         recorded = Counter(
-            (int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in query(self.engine, _KILLED, event=_KILL)
+            (int(row["workflow_id"].rpartition("-")[2]), row["subject"])
+            for row in query(self.engine, _KILLED, event=_KILL)
         )
         kills = tuple(sorted((planned & recorded).elements()))
         takeovers = evidence.recoveries(self.database)
