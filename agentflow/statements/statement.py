@@ -44,6 +44,11 @@ class Statement:
     releases: tuple[str, ...] = ()
     now_possible: Callable[[Mapping[str, Any]], bool] | None = None
 
+    @property
+    def commits(self) -> bool:
+        """Whether it may change a row; else it only reads."""
+        return any(f"{word} agentflow" in self.text for word in ("INSERT INTO", "UPDATE", "DELETE FROM", "TRUNCATE"))
+
     def render(self, schema: str) -> str:
         """The text for another pair of schemas. Its notifications come on the channel of the schema's name."""
         text = self.text.replace(f"{DEFAULT_SCHEMA}{WORLD_SUFFIX}.", f"{quoted(schema + WORLD_SUFFIX)}.")

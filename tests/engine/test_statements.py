@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentflow.statements import ALL_STATEMENTS, GUARD, TRANSACTIONS, Statement, show_sql
+from agentflow.statements import ALL_STATEMENTS, GUARD, READS, TRANSACTIONS, Statement, show_sql
 
 COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
 CACHED = 4096  # psycopg remembers how it read a text of at most this many bytes; it reads a longer one for every call
@@ -51,6 +51,10 @@ def test_a_flag_that_the_text_denies_is_caught() -> None:
         "releases",
     ]
     assert denied(replace(real, advances=True, entries=())) == ["advances", "entries"]
+
+
+def test_load_is_the_one_transaction_that_commits_nothing() -> None:
+    assert {name for name, one in ALL_STATEMENTS.items() if not one.commits} == {"load", *READS}
 
 
 @pytest.mark.parametrize("name", ALL_STATEMENTS)

@@ -20,6 +20,7 @@ from ...model import ToolCall
 from ...run import NaiveRunner
 from ...tools import SimulatedTool
 from ..history.entries import Row
+from ..history.faults import FAULTS
 from ..laboratory import processes
 from .counting_agent import CountedAgent
 
@@ -79,7 +80,7 @@ def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> dict[str, 
     first, exit_code = _work(job, "A", boundary, patience)
     if boundary not in first:
         return None
-    entries = [*_entries("A", first), ("worker_killed", f"A is killed {boundary}.", "A", boundary)]
+    entries = [*_entries("A", first), (FAULTS["kill"].event, f"A is killed {boundary}.", "A", boundary)]
     done = "after complete" in first
     second, _ = _work(replace(job, request=None) if done else job, "B", "", patience)
     entries += _entries("B", second)

@@ -26,6 +26,7 @@ from ...engine import Engine
 from ...errors import SoakError
 from ...model import Boundary, Hook, Policy
 from ...worker import new_identity
+from ..history.faults import FAULTS
 from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
@@ -35,6 +36,7 @@ from .kill_plan import GAP, KillPlan, label, plan_kills
 from .soak_report import SoakReport
 
 _PARTS = ("detect", "claim", "replay", "re_execute", "span")
+_KILL = FAULTS["kill"].event
 _BATCH = 100
 _AHEAD = 400  # unfinished workflows in the queue, at most
 _T = TypeVar("_T")
@@ -123,7 +125,7 @@ def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
     def hook(boundary: Boundary) -> None:
         planned = plan.get(boundary.workflow or "")
         if planned and boundary.outcome in (None, "committed") and label(boundary) in planned:
-            happened = sum(entry["event"] == "worker_killed" for entry in engine.history(str(boundary.workflow)))
+            happened = sum(entry["event"] == _KILL for entry in engine.history(str(boundary.workflow)))
             if happened < len(planned) and planned[happened] == label(boundary):
                 kill_here(engine, label(boundary), boundary)
 
@@ -223,7 +225,7 @@ class _Soak:
             self.in_flight += self._is_active(process.name)  # seen after the signal, so it will send nothing more
             self.random_kills += 1
         for held in query(self.engine, _HELD, name=process.name):
-            self.engine.record_fault(held["id"], "worker_killed", worker=process.name, token=held["fence_token"])
+            self.engine.record_fault(held["id"], _KILL, worker=process.name, token=held["fence_token"])
         process.join()
         self._bury([process])
 
@@ -247,7 +249,8 @@ class _Soak:
         figures = evidence.reliability_metrics(self.database)
         planned = Counter((request, where) for request, each in plan.items() for where in each)
         recorded = Counter(
-            (int(row["workflow_id"].rpartition("-")[2]), row["subject"]) for row in query(self.engine, _KILLED)
+            (int(row["workflow_id"].rpartition("-")[2]), row["subject"])
+            for row in query(self.engine, _KILLED, event=_KILL)
         )
         kills = tuple(sorted((planned & recorded).elements()))
         takeovers = evidence.recoveries(self.database)
@@ -268,7 +271,7 @@ _FINISHED = "SELECT count(*) AS finished FROM workflows WHERE finished_at IS NOT
 _STUCK = """\
 SELECT id, status, state, fence_token, lease_owner FROM workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
-_KILLED = "SELECT workflow_id, subject FROM history WHERE event = 'worker_killed'"
+_KILLED = "SELECT workflow_id, subject FROM history WHERE event = :event"
 _REPEATED = "SELECT count(*) AS calls FROM tool_attempts WHERE outcome = 'repeated'"
 _HOLDERS = "SELECT DISTINCT lease_owner FROM workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
 _HELD = "SELECT id, fence_token FROM workflows WHERE lease_owner = :name"

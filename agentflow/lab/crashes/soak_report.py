@@ -58,7 +58,7 @@ class SoakReport:
             yield f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"
         if self.duplicate_business_effects:
             yield f"{self.duplicate_business_effects} effects are doubled"
-        if effects != completed + self.duplicate_business_effects:
+        if effects - self.duplicate_business_effects != completed:  # by the metrics: the actions that were done
             yield f"{completed} workflows are completed, and the world has {effects} effects"
         if attempts - effects != repeated:
             log = f"the {repeated} repeated calls in the world's own log"

@@ -25,13 +25,13 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import AgentFlowError
+from ..laboratory.processes import die_with_parent
 
 T = TypeVar("T")
 CAN_FORK = hasattr(os, "fork")
 LOOK_EVERY = 0.1  # seconds between two looks at the clock and the number of states
 GRACE = 1.0  # seconds after the deadline within which the exploration may end by itself
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_PR_SET_PDEATHSIG = 1
 
 
 class OutOfTime(AgentFlowError):
@@ -172,7 +172,7 @@ _kept: list[Any] = []  # a stream that is dropped would be flushed
 def _die_with(parent: int) -> None:
     """However the parent ends, this process does not outlive it."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
     else:

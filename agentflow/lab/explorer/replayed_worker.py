@@ -169,7 +169,7 @@ class Player:
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
-        if boundary.transaction == "load":
+        if not ALL_STATEMENTS[boundary.transaction].commits:
             return
         if boundary.edge == "before":
             self._before(boundary)

@@ -21,6 +21,11 @@ class Judged:
     effects: Sequence[object]
 
     @property
+    def planned(self) -> bool:
+        """The engine planned the action and may have done it: it was not refused, or has an effect all the same."""
+        return self.status is not None and (self.status != "REFUSED" or bool(self.effects))
+
+    @property
     def in_gap(self) -> bool:
         """The effect exists and the engine does not know its outcome: the acknowledgment gap."""
         return bool(self.effects) and self.status == "PENDING"

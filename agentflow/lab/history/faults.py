@@ -1,7 +1,8 @@
 """What the laboratory can do to a run: one row for each kind of fault, and everything that anyone has to know about it.
 
 The grammar, the lanes, the history in words, its pictures and the explorer look here. A new kind of fault begins as a new
-row; `docs/architecture.md` shows a whole one. The independent checker alone keeps a separate list, on purpose.
+row; `docs/architecture.md` shows a whole one. Three places repeat names of entries: the independent checker, on purpose,
+and the engine's demo crash and its SQL for recoveries, because the engine does not import the laboratory.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _KINDS = (
         label="expire", strikes="lease", bound="expiries",
     ),
     FaultKind(
-        name="due", token="due{at}", does="the back-off ends", event="backoff_ended_for_test", sentence="the backoff ends",
+        name="due", token="due{at}", does="the back-off ends", event="backoff_ended_for_test", sentence="the back-off ends",
         label="due", strikes="row",
     ),
     FaultKind(

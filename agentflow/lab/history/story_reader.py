@@ -41,7 +41,12 @@ class _Action(Judged):
     keys: tuple[str | None, ...] = ()
     opened: int | None = None  # where an effect began to exist of which the engine does not know
     caller: str | None = None
-    unknown: bool = False
+    unanswered: bool = False  # the engine cannot learn from that caller any more what came of the call
+
+    @property
+    def gap_is_open(self) -> bool:
+        """Whether an effect exists, not acknowledged so far, and its caller can no longer tell of it."""
+        return self.opened is not None and self.unanswered
 
 
 class _Reader:
@@ -162,7 +167,7 @@ class _Reader:
         self._ends(who, "killed")
         self._wakes(who)
         self._outlived(who, self.here)
-        return {"in_gap": any(one.caller == who and one.opened is not None for one in self.actions.values())}
+        return {"in_gap": any(one.caller == who and one.gap_is_open for one in self.actions.values())}
 
     def _pause(self, index: int, entry: Entry) -> None:
         self._ends(entry.who or "nobody", "paused")
@@ -290,7 +295,7 @@ class _Reader:
             action.effects = (*action.effects, self.here)
             found |= {"effect": number, "nth": len(action.effects)}
             if action.opened is None and action.acknowledged is None:
-                action.opened, action.caller, action.unknown = self.here, who, who != self.holder
+                action.opened, action.caller, action.unanswered = self.here, who, who != self.holder
         else:
             found["effect"] = self.effects.get(detail.get("effect_id"), len(self.effects))
         return found
@@ -304,18 +309,18 @@ class _Reader:
 
     def _call_lost(self, index: int, entry: Entry) -> Found:
         self._unsure(entry.who or "nobody")
-        return {"in_gap": any(one.unknown for one in self.actions.values())}
+        return {"in_gap": any(one.gap_is_open for one in self.actions.values())}
 
     def _unsure(self, who: str) -> None:
         """From here on the engine cannot know what this worker did in the world without acknowledging it."""
         for action in self.actions.values():
             if action.opened is not None and action.caller == who:
-                action.unknown = True
+                action.unanswered = True
 
     def _acknowledge(self, index: int, entry: Entry) -> Found:
         self.recorded[entry.subject] = None
         action = self.actions.setdefault(entry.subject, _Action(entry.subject))
-        closes = action.opened is not None and action.unknown
+        closes = action.gap_is_open
         if closes:
             self.gaps.append(Span(float(action.opened or 0), self.here, True, action.key))
         action.opened, action.acknowledged = None, self.here
@@ -333,8 +338,8 @@ class _Reader:
             self._outlived(who, now)
         self.sleeps += [Span(start, now, False, who) for who, start in self.asleep.items()]
         for action in self.actions.values():
-            if action.opened is not None and action.unknown:
-                self.gaps.append(Span(action.opened, now, False, action.key))
+            if action.gap_is_open:
+                self.gaps.append(Span(float(action.opened or 0), now, False, action.key))
         places = {mark.label: column for column, mark in enumerate(self.marks)}
         marks = [m if m.reply_to is None else replace(m, reply_to=places[str(m.reply_to)]) for m in self.marks]
         actions, done = self.actions.values(), self.completed

@@ -103,6 +103,12 @@ def kill_me() -> None:
     threading.Event().wait()  # the signal is on its way to this thread
 
 
+def die_with_parent() -> None:
+    """Makes the kernel kill this process, even a stopped one, when the one that forked it ends; only Linux can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _main(target: Callable[..., None], *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which decides
     _die_with_fork_server()
@@ -127,7 +133,7 @@ def _die_with_fork_server() -> None:
     server = getattr(forkserver, "_forkserver", None)
     pipe = getattr(server, "_forkserver_alive_fd", None)
     if sys.platform == "linux" and pipe is not None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         os.close(pipe)
         setattr(server, "_forkserver_alive_fd", None)  # noqa: B010 (the standard library has no name for it)
 

@@ -21,6 +21,7 @@ CODE_FONT = "var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans 
 
 COLOURS = {"A": "#0072B2", "B": "#D55E00", "C": "#888888"}
 HUES = {**{worker: f"var(--{worker})" for worker in COLOURS}, "D": INK}
+LANE_HUES = HUES | {"D": HUES["C"]}  # in a timeline and in a control room D looks as C
 DASHED = {"C": "6 3"}
 """How a worker's colour is drawn: C is grey and dashed, D is an outline of ink."""
 
@@ -34,13 +35,14 @@ DARK = {
 }  # fmt: skip
 
 
-def _tokens(colours: Mapping[str, str]) -> str:
+def tokens(colours: Mapping[str, str]) -> str:
+    """The colours as CSS variables."""
     return "".join(f"--{name}:{value};" for name, value in colours.items())
 
 
 PICTURE_CSS = (
-    f".af{{{_tokens(LIGHT | COLOURS)}color:var(--ink);font:11px {FONT}}}"
-    f"@media(prefers-color-scheme:dark){{.af{{{_tokens(DARK).rstrip(';')}}}}}"
+    f".af{{{tokens(LIGHT | COLOURS)}color:var(--ink);font:11px {FONT}}}"
+    f"@media(prefers-color-scheme:dark){{.af{{{tokens(DARK).rstrip(';')}}}}}"
     ".af text{fill:var(--ink)}.af .m{fill:var(--mute)}.af .b{font-weight:600}.af .c{text-anchor:middle}"
     ".af .e{text-anchor:end}.af .inv{fill:var(--paper);font-weight:600}"
     ".af .h{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}"
@@ -51,7 +53,10 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def escaped(value: object) -> str:
-    """The value as text that may stand in an element or an attribute, without characters that XML cannot hold."""
+    """The value as text that may stand in an element or an attribute, without characters that XML cannot hold.
+
+    HTML can hold them: what is only HTML, such as a table of rows, is escaped with `html.escape` and shows them as they are.
+    """
     return html.escape(_ILLEGAL.sub("\ufffd", str(value)))
 
 

@@ -66,9 +66,9 @@ def effects_frame(engine: Engine) -> pandas.DataFrame:
 
     rows = []
     for row in query(engine, _EFFECTS):
-        intents, effects = row["intents"], row["effects"]
-        judged = belief_of(intents, effects)
-        planned, undone = sum(one["status"] != "REFUSED" for one in intents), sum(one.undone for one in judged.actions)
+        effects = row["effects"]
+        judged = belief_of(row["intents"], effects)
+        planned, undone = sum(one.planned for one in judged.actions), sum(one.undone for one in judged.actions)
         attempts = sum(one["attempts"] for one in effects)
         rows.append((row["workflow"], row["status"], planned, attempts, len(effects), judged.too_many, undone))
     columns = ["workflow", "status", "planned", "attempts", "effects", "too_many", "undone"]

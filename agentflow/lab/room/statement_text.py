@@ -6,7 +6,6 @@ same text on every machine.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..history.entries import worker_name
+from ..pictures.svg import escaped
 
 LONGEST_LITERAL = 120  # characters
 _GUARD = r"(?<=AND\s)fence_token = \d+"
@@ -64,5 +64,5 @@ def _steady(bind: str, text: str) -> str:
 def marked(name: str, text: str) -> str:
     """The text as HTML, everything escaped, the clause that decides the race in bold."""
     clause = _DECIDES.get(name, _GUARD).replace(" ", r"\s+")
-    parts = map(html.escape, re.split(f"({clause})", text, maxsplit=0 if name in _DECIDES else 1))
+    parts = map(escaped, re.split(f"({clause})", text, maxsplit=0 if name in _DECIDES else 1))
     return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))

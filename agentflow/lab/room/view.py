@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from ..history.entries import Row
 from ..history.words import counted
-from ..pictures.svg import HUES, escaped
+from ..pictures.svg import CODE_FONT, COLOURS, DARK, HUES, LIGHT, escaped, tokens
 from ..pictures.timeline import timeline
 from .row_tables import TABLES, Grid, GridCell, belief, holder, sign, world
 from .scene import LaneView, Scene
@@ -20,7 +20,11 @@ from .statement_text import marked
 LONGEST_CELL = 100  # characters
 WIDE = ("value", "result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
-CSS = files(__package__).joinpath("room.css").read_text(encoding="utf-8")
+_PALETTE = (
+    f".af-room{{{tokens(COLOURS | LIGHT)}\n --code:{CODE_FONT}}}\n"
+    f"@media(prefers-color-scheme:dark){{.af-room{{{tokens(DARK).rstrip(';')}}}}}\n"
+).replace("--rule", "\n --rule")
+CSS = _PALETTE + files(__package__).joinpath("room.css").read_text(encoding="utf-8")
 SCRIPT = files(__package__).joinpath("room.js").read_text(encoding="utf-8")
 
 

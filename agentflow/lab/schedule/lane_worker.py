@@ -93,7 +93,7 @@ class LaneWorker:
     def _hook(self, boundary: Boundary) -> None:
         if self._outer:
             self._outer(boundary)
-        if boundary.transaction not in ("renew", "load"):  # its own renewals; and load commits nothing
+        if boundary.transaction != "renew" and TRANSACTIONS[boundary.transaction].commits:  # not its own renewals
             (self._before if boundary.edge == "before" else self._after)(boundary)
 
     def _before(self, boundary: Boundary) -> None:
@@ -155,7 +155,7 @@ class _RemembersLast:
     last: AskedStatement | None = None
 
     def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[DictRow]:
-        if name in TRANSACTIONS and name != "load":
+        if name in TRANSACTIONS and TRANSACTIONS[name].commits:
             self.last = AskedStatement(name, dict(params or {}))
         return run(name, text, params)
 

@@ -91,6 +91,15 @@ def test_each_effect_of_two_actions_of_one_name_belongs_to_one_of_them() -> None
     assert world({"intents": [], "effects": effects("k1")}) == "mail: one effect, asked for once."
 
 
+def test_a_refused_action_counts_as_planned_only_if_it_has_an_effect() -> None:
+    def planned(*statuses: str, done: tuple[str | None, ...]) -> list[bool]:
+        return [one.planned for one in belief_of(intents(*statuses), effects(*done)).actions]
+
+    assert planned("PENDING", "ACKNOWLEDGED", done=()) == [True, True]
+    assert planned("REFUSED", "REFUSED", done=("k2",)) == [False, True]
+    assert planned(done=("k1",)) == [False]
+
+
 def test_an_action_that_is_recorded_as_done_and_left_no_effect_is_lost() -> None:
     steps = [{"step_id": key, "kind": "side_effect", "error": None} for key in ("k1", "k2")]
     assert lost(steps, intents("ACKNOWLEDGED", "ACKNOWLEDGED"), effects("k2")) == ["k1"]

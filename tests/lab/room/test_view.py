@@ -12,8 +12,10 @@ import pytest
 
 from agentflow import Engine
 from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.room.statement_text import filled, marked
 from agentflow.lab.room.widget import ControlRoom, control_room
 from agentflow.lab.schedule.presets import PRESETS
+from agentflow.statements import TRANSACTIONS, show_sql
 from tests.lab.room.screen import GAP, part, parts, said
 
 
@@ -42,6 +44,11 @@ def test_the_sql_is_that_of_the_engine_that_plays(room: ControlRoom) -> None:
     room.run("without=fence_token A*2")
     assert "last transaction: <b>checkpoint</b>" in part(room, "panes")
     assert "AND <b>fence_token" not in part(room, "panes")
+
+
+def test_every_text_that_decides_a_race_has_its_clause_in_bold() -> None:
+    texts = {name: filled(show_sql(name), {"p_token": 1, "p_subject": "approval"}) for name in TRANSACTIONS}
+    assert {name for name, text in texts.items() if "<b>" not in marked(name, text)} == {"cancel", "requeue"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....engine import Engine
 from ...history.entries import worker_name
+from ...history.faults import FAULTS
 from ...schedule.grammar import Setting
 from ..checks import CheckFailed
 from ..judging import Tried, schedule_of, tried
@@ -22,7 +23,7 @@ def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
     if moves.setting != Setting():
         raise CheckFailed(f"Leave {moves.setting} out: the engine stays as it is, and moves alone must do it.")
     run = tried(moves, engine)
-    killed = run.entries("worker_killed")
+    killed = run.entries(FAULTS["kill"].event)
     if not killed:
         raise CheckFailed(
             f"No worker is killed in your schedule: its history has {len(run.history)} entries, and no kill."
