@@ -47,7 +47,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the module of a name of `__all__`, and keeps the name here."""
+    """Loads the module of a name of `__all__`, and keeps the name here; or a module that has such names, such as `errors`."""
+    if name in _HOMES:
+        return import_module(f".{name}", __name__)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'agentflow' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
@@ -55,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -21,7 +21,7 @@ from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
-    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "READS", "SIDE_WRITES", "TRANSACTIONS",
+    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "ONLY_READ", "READS", "SIDE_WRITES", "TRANSACTIONS",
     "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
 ]  # fmt: skip
 
@@ -47,6 +47,7 @@ READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METR
 """What people and programs read, by name."""
 
 ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES
+ONLY_READ = frozenset(name for name, one in ALL_STATEMENTS.items() if not one.commits)
 
 
 def show_sql(name: str) -> str:

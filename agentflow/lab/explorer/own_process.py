@@ -30,7 +30,9 @@ from ..laboratory.processes import die_with_parent
 T = TypeVar("T")
 CAN_FORK = hasattr(os, "fork")
 LOOK_EVERY = 0.1  # seconds between two looks at the clock and the number of states
-GRACE = 1.0  # seconds after the deadline within which the exploration may end by itself
+GRACE = (
+    5.0  # seconds after the deadline in which code that is slow, not endless, may return: then the findings are kept
+)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -105,7 +107,7 @@ def run_apart(work: Callable[[], T], progress: SearchProgress, show: Callable[[i
         return work()
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
-    child = fork.Process(target=_be_the_child, args=(work, os.getpid(), here, there), daemon=True)
+    child = fork.Process(target=_be_the_child, args=(work, os.getpid(), here, there))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the child unblocks them when it ignores them
     try:
         with warnings.catch_warnings():  # a threaded process is forked: the child uses no lock and no thread of it

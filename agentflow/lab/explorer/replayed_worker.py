@@ -30,7 +30,7 @@ from ...database import Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
-from ...statements import ALL_STATEMENTS
+from ...statements import ALL_STATEMENTS, ONLY_READ
 from ...tools import no_answer
 from ...worker import carry
 from ..broken.catalogue import texts
@@ -169,7 +169,7 @@ class Player:
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
-        if not ALL_STATEMENTS[boundary.transaction].commits:
+        if boundary.transaction in ONLY_READ:
             return
         if boundary.edge == "before":
             self._before(boundary)

@@ -15,7 +15,7 @@ from ...database import Database, Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary, Claim
-from ...statements import TRANSACTIONS
+from ...statements import ONLY_READ, TRANSACTIONS
 from ...tools import no_answer
 from ...worker import RunOutcome, carry
 from ..history.faults import fault
@@ -93,7 +93,7 @@ class LaneWorker:
     def _hook(self, boundary: Boundary) -> None:
         if self._outer:
             self._outer(boundary)
-        if boundary.transaction != "renew" and TRANSACTIONS[boundary.transaction].commits:  # not its own renewals
+        if boundary.transaction not in ONLY_READ | {"renew"}:  # not its own renewals
             (self._before if boundary.edge == "before" else self._after)(boundary)
 
     def _before(self, boundary: Boundary) -> None:
@@ -155,7 +155,7 @@ class _RemembersLast:
     last: AskedStatement | None = None
 
     def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[DictRow]:
-        if name in TRANSACTIONS and TRANSACTIONS[name].commits:
+        if name in TRANSACTIONS and name not in ONLY_READ:
             self.last = AskedStatement(name, dict(params or {}))
         return run(name, text, params)
 
