@@ -21,8 +21,8 @@ from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
-    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "ONLY_READ", "READS", "SIDE_WRITES", "TRANSACTIONS",
-    "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
+    "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "ONLY_READ", "READS", "SIDE_WRITES",
+    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
 ]  # fmt: skip
 
 
