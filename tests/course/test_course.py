@@ -498,7 +498,7 @@ def test_a_summary_names_the_idea_behind_each_wrong_answer(stage: Lesson) -> Non
 
 
 def test_a_stage_is_finished_by_its_checks_and_only_by_them(stage: Lesson, kept: Record) -> None:
-    with pytest.raises(AgentFlowError, match="ends in checks"):
+    with pytest.raises(AgentFlowError, match="needs at least one check"):
         stage.done()
     assert not kept.finished(START)
     assert shown(stage.done("one", "two")).splitlines() == [

@@ -358,7 +358,7 @@ def test_a_function_of_a_notebook_is_refused_by_a_process_and_taken_by_a_thread(
     own = lab.with_hook(None)
     own.workflows = {**lab.workflows, "mine": lambda run, _: run.step("one", lambda: 1)}
     with Stepper(own, Setting("mine"), lanes="process") as stepper:
-        with pytest.raises(LaneError, match=r"imported from a module\. Use thread lanes"):
+        with pytest.raises(LaneError, match=r"imported from a module; use thread lanes"):
             stepper.move("A")
         assert (stepper.moves, stepper.standing("A")) == ([], None)
     assert play(own, "thread", "workflow=mine A*").outcome["workflows_completed"] == 1
