@@ -165,7 +165,10 @@ class BadFrame(AgentFlowError, ValueError):
 
 
 class LostLease(BaseException):
-    """This claim no longer has authority; nothing was changed. Stop working on the workflow."""
+    """This claim no longer has authority; nothing was changed. Stop working on the workflow.
+
+    `reason` is put into words in `transactions/claimed`.
+    """
 
     def __init__(self, workflow: str, transaction: str, reason: str) -> None:
         super().__init__(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...errors import AgentFlowError, BadSchedule
 from ..history.entries import Row
+from ..history.words import REFUSED
 from ..schedule.moves import Moved
 from .row_tables import holder
 from .scene import Trouble
@@ -30,10 +32,12 @@ def without_entry(moved: Moved, rows: Mapping[str, Row]) -> str:
         return f"{moved.said[:1].upper()}{moved.said[1:]}."
     if moved.ended == "idle":
         return f"{lane} asks for work and finds nothing to claim: {_why_idle(rows)}."
-    if passed.outcome != "committed":
-        return f"{lane} does not know whether {passed.transaction} was committed; it will ask again. Step it once more."
     about = f" {moved.workflow}" if moved.workflow else ""
-    return f"{lane} commits {passed.transaction}{about}."
+    if passed.outcome == "committed":
+        return f"{lane} commits {passed.transaction}{about}."
+    if moved.standing == replace(passed, edge="before", outcome=None):
+        return f"{lane} does not know whether {passed.transaction} was committed; it will ask again. Step it once more."
+    return f"{lane} tries {passed.transaction}{about}: {REFUSED}."
 
 
 def _why_idle(rows: Mapping[str, Row]) -> str:

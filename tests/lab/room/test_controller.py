@@ -125,6 +125,16 @@ def test_a_worker_that_gave_its_work_up_says_whether_another_has_it(room: Contro
     assert "gave request-1 up, another has it" in part(room, "lane A")
 
 
+def test_a_refused_write_to_a_workflow_that_is_not_shown_is_not_called_unknown(room: ControlRoom) -> None:
+    room.run("requests=2 A*2 A|| expire B*2 A>")
+    room.look_at("request-2")
+    for _ in range(3):
+        if (last := room.step("A")).ended == "lost":
+            break
+    assert last.ended == "lost" and last.workflow == "request-1"
+    assert said(room) == f"A tries {last.passed.transaction} request-1: refused, nothing changed."
+
+
 def test_reset_brings_back_the_setting_the_room_was_opened_with(room: ControlRoom, engine: Engine) -> None:
     room.run("without=idempotency_key A*5")
     press(room, "Reset")
