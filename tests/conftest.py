@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from xdist.scheduler import LoadScopeScheduling
 
 from agentflow import Database, Engine, migrate
 from tests.support.browser import browser, lab, own_url  # noqa: F401 (fixtures of every test in a real browser)
@@ -37,6 +38,36 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _STARTED: pytest.StashKey[Path] = pytest.StashKey()
+
+# Slow files, in which each test brings what it needs: their tests go to whichever worker is free.
+APART = (
+    "tests/doors/test_cli.py",
+    "tests/engine/test_leases.py",
+    "tests/lab/crashes/test_soak.py",
+    "tests/lab/explorer/test_verdicts.py",
+    "tests/lab/schedule/test_play.py",
+    "tests/notebooks/test_notebooks.py",
+)
+# What takes longest begins first, so that no worker is left alone with it at the end.
+FIRST = ("tests/browser/", "tests/notebooks/", "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
+
+
+class Scheduling(LoadScopeScheduling):
+    """A file's tests share a worker, and with it what the file's fixtures made, unless the file is one of `APART`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in APART else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """How the workers of `-n` share the tests."""
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first; the order is otherwise that of the files."""
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -7,10 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -466,13 +463,6 @@ def test_every_public_signature_is_typed() -> None:
                 own = [v for n, v in vars(value).items() if inspect.isfunction(v) and not n.startswith("_")]
                 found += [f"{module.__name__}.{name}.{method.__name__}" for method in own if untyped(method)]
     assert found == []
-
-
-@pytest.mark.timeout(300)
-def test_package_is_clean_under_strict_mypy(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), "--strict", "agentflow"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_models_options_are_explained() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def room_of(module: str) -> str:
     return "/".join(parts[1:3]) if parts[1] == "lab" else parts[1]
 
 
+@cache
 def imported_names(path: Path, root: Path) -> set[str]:
     """Absolute dotted names of everything that a module imports, anywhere in it; `from a import b` gives `a.b`."""
     package = path.relative_to(root).parent.parts
