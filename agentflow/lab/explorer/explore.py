@@ -88,7 +88,8 @@ def explore(
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached, found)
-                raise ExplorerError(f"{reached.where}{killed}{reached.step} {FIX_IT}") from None
+                step = reached.step.decode(errors="ignore")
+                raise ExplorerError(f"{reached.where}{killed}{step} {FIX_IT}") from None
 
 
 @dataclass(frozen=True)

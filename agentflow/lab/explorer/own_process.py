@@ -56,12 +56,13 @@ class SearchProgress(ctypes.Structure):
     """How far an exploration is, in memory that the exploring process and its parent share.
 
     `code_since` is when the explored code began to run (0: it does not run now), `deadline` when the exploration must end;
-    both as time.monotonic(), which is the same clock in both processes. `forked`: the explored code has called os.fork().
+    both as time.monotonic(), which is the same clock in both processes. `forked`: the explored code has called
+    os.fork(). `step` is a sentence about the last step that it asked for, or empty.
     """
 
     _fields_ = [
         ("deadline", ctypes.c_double), ("code_since", ctypes.c_double), ("searching", ctypes.c_bool),
-        ("forked", ctypes.c_bool), ("_step", ctypes.c_char * 1000),
+        ("forked", ctypes.c_bool), ("step", ctypes.c_char * 1000),
         ("states", ctypes.c_longlong), ("transitions", ctypes.c_longlong), ("depth", ctypes.c_longlong),
         ("statements", ctypes.c_longlong), ("rows", ctypes.c_longlong), ("_where", ctypes.c_char * 4000),
     ]  # fmt: skip
@@ -78,21 +79,11 @@ class SearchProgress(ctypes.Structure):
         """The schedule and the worker whose code ran last, as the beginning of a sentence."""
         return bytes(self._where).decode(errors="ignore")
 
-    @property
-    def step(self) -> str:
-        """A sentence about the last step that the code asked for, or nothing."""
-        name = bytes(self._step).decode(errors="ignore")
-        return f" The last step that it asked for is {name}." if name else ""
-
-    def asks_for(self, step: str) -> None:
-        """Notes the step that the code asks for now."""
-        self._step = step.encode()[:1000]
-
     @contextmanager
     def in_code(self, where: str) -> Iterator[None]:
         """Meanwhile explored code runs, which may not come back. Raises DidNotReturn if it has forked its process."""
         self._where = where.encode()[:4000]
-        self.asks_for("")
+        self.step = b""
         self.code_since = time.monotonic()
         try:
             yield

@@ -289,7 +289,7 @@ def noting_steps(function: Workflow, name: str, progress: SearchProgress) -> Wor
         real = run.step
 
         def step(step_id: str, fn: Callable[[], Any]) -> Any:
-            progress.asks_for(f"{step_id!r} of workflow {name!r}")
+            progress.step = f" The last step that it asked for is {step_id!r} of workflow {name!r}.".encode()[:1000]
             return real(step_id, fn)
 
         vars(run)["step"] = step
