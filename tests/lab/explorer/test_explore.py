@@ -27,6 +27,7 @@ from agentflow import Database, Engine
 from agentflow.lab.broken.catalogue import engine_class
 from agentflow.lab.explorer.answer_cache import AnswerCache, comparable
 from agentflow.lab.explorer.explore import ExplorerError, explore
+from agentflow.lab.explorer.own_process import SearchProgress
 from agentflow.lab.explorer.report import Exploration
 from agentflow.lab.explorer.search import DEAD, ExplorerState, Rules
 from agentflow.lab.explorer.trace import walked
@@ -586,7 +587,7 @@ def spins(run: Any, told: Any) -> Any:
 def test_a_step_that_ends_or_copies_or_keeps_its_process_is_named(
     lab: Engine, monkeypatch: pytest.MonkeyPatch, mine: Any, said: str
 ) -> None:
-    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5)
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5 if mine is spins else 600.0)
     with pytest.raises(ExplorerError, match=said) as raised:
         explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
     assert str(raised.value).startswith("An undisturbed run (schedule `A*`) goes wrong: ")
@@ -677,17 +678,24 @@ def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
 def test_what_was_found_outlives_code_that_still_runs_when_the_time_is_over(
     lab: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sleeps for ever where its second call gets no reply, which comes after the harm that this call does."""
+    """It sleeps for ever where its second call gets no reply, which comes after the harm that this call does.
+
+    The time is over as soon as it sleeps.
+    """
+    made: list[SearchProgress] = []
+    real = SearchProgress.shared
+    monkeypatch.setattr(SearchProgress, "shared", lambda deadline: made.append(real(deadline)) or made[-1])
 
     class SendsTwiceAndSleeps(SendsTwice):
         def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
             super(SendsTwice, self).call_tool(claim, intent, tool)
             with suppress(TimeoutError):
                 return super(SendsTwice, self).call_tool(claim, replace(intent, idempotency_key="again"), tool)
+            made[-1].deadline = made[-1].code_since
             threading.Event().wait()
 
-    monkeypatch.setattr("agentflow.lab.explorer.own_process.GRACE", 0.5)
-    found = explore(SendsTwiceAndSleeps, **LOST, time_limit=7.0, stop_at="never")
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 600.0)
+    found = explore(SendsTwiceAndSleeps, **LOST, stop_at="never")
     assert (found.verdict, found.stopped, found.graph) == ("harm", "the time limit", None)
     whole = explore(SendsTwice, **LOST).findings[0]
     assert found.findings[0] == whole and whole.kind == "harm"
