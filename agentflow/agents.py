@@ -33,7 +33,7 @@ def support_agent_with(model: StandInModel) -> Workflow:
     def support_agent(run: Any, request: str) -> Any:
         """Classify the request, plan, and resolve the account: two model calls and one action in the outside world."""
         if not isinstance(request, str):
-            raise TypeError(f"a support request is text, not {type(request).__name__}")
+            raise TypeError(f"A support request is text, not {type(request).__name__}.")
         classification = run.step("classify", lambda: model.classify(request))
         run.step("plan", lambda: model.plan(classification))
         return run.side_effect(

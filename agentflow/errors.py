@@ -19,7 +19,7 @@ class UnfaithfulValue(AgentFlowError, TypeError):
 
     def __init__(self, workflow: str, step: str, path: str, reason: str) -> None:
         super().__init__(
-            f"workflow {workflow!r}, step {step!r}, path {path}: {reason}. Nothing was written; return plain JSON values "
+            f"Workflow {workflow!r}, step {step!r}, path {path}: {reason}. Nothing was written; return plain JSON values "
             "(dict with text keys, list, text, int, finite float, bool, None)."
         )
         self.workflow, self.step, self.path, self.reason = workflow, step, path, reason
@@ -45,7 +45,7 @@ class AlreadyFinished(AgentFlowError):
 
     def __init__(self, workflow: str, status: str, what: str) -> None:
         super().__init__(
-            f"workflow {workflow!r} {what}: it is {status}. Nothing was changed; read it with get_workflow()."
+            f"Workflow {workflow!r} {what}: it is {status}. Nothing was changed; read it with get_workflow()."
         )
         self.workflow, self.status = workflow, status
 
@@ -59,7 +59,7 @@ class StepFailed(AgentFlowError):
 
     def __init__(self, workflow: str, step: str, error: dict[str, Any]) -> None:
         super().__init__(
-            f"workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {error.get('message')}. "
+            f"Workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {error.get('message')}. "
             "Catch StepFailed to continue, or fix the cause and requeue the workflow."
         )
         self.workflow, self.step, self.error = workflow, step, error
@@ -72,7 +72,7 @@ class DeterminismError(AgentFlowError):
 
     def __init__(self, workflow: str, position: int, recorded: str, asked: str) -> None:
         super().__init__(
-            f"workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was used. "
+            f"Workflow {workflow!r}, call {position}: recorded {recorded}, asked for {asked}. No stored result was used. "
             f"{self.next_step}"
         )
         self.workflow, self.position, self.recorded, self.asked = workflow, position, recorded, asked
@@ -172,7 +172,7 @@ class LostLease(BaseException):
 
     def __init__(self, workflow: str, transaction: str, reason: str) -> None:
         super().__init__(
-            f"workflow {workflow!r}: {transaction} refused, {reason}. Nothing was changed; stop working on it."
+            f"Workflow {workflow!r}: {transaction} was refused because {reason}. Nothing was changed; stop working on it."
         )
         self.workflow, self.transaction, self.reason = workflow, transaction, reason
 
@@ -184,7 +184,7 @@ class Suspend(BaseException):
     """
 
     def __init__(self, step_id: str, waiting_for: str) -> None:
-        super().__init__(f"suspended at {step_id!r} waiting for {waiting_for!r}; deliver that event to continue")
+        super().__init__(f"Suspended at {step_id!r}, waiting for {waiting_for!r}; deliver that event to continue.")
         self.step_id, self.waiting_for = step_id, waiting_for
 
 
@@ -192,7 +192,7 @@ class Postponed(BaseException):
     """A step or a call failed and will be tried again: the failure is recorded and the lease released until then."""
 
     def __init__(self, step_id: str, tries: int, delay_seconds: float) -> None:
-        super().__init__(f"try {tries} of {step_id!r} failed; the next is due in {delay_seconds:g} s")
+        super().__init__(f"Try {tries} of {step_id!r} failed; the next is due in {delay_seconds:g} s.")
         self.step_id, self.tries, self.delay_seconds = step_id, tries, delay_seconds
 
 
@@ -200,7 +200,7 @@ class Stopping(BaseException):
     """This worker was asked to stop: the run is abandoned at a boundary and its lease released."""
 
     def __init__(self) -> None:
-        super().__init__("this worker was asked to stop; let the run end, and another worker will continue it")
+        super().__init__("This worker was asked to stop; let the run end, and another worker will continue it.")
 
 
 class CrashInjected(BaseException):

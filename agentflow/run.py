@@ -193,7 +193,7 @@ class DurableRunner:
     def _repeat(self, key: str, name: str, told: str) -> Any:
         if self._effects[key][:2] != (name, told):
             raise errors.ActionMismatch(
-                f"workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
+                f"Workflow {self.run_id!r}, action key {key!r} was used with another action or other arguments. Nothing was "
                 "changed; give each planned action its own key."
             )
         return copy.deepcopy(self._result(self._effects[key][2]))
@@ -208,13 +208,13 @@ class DurableRunner:
         try:
             if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
                 raise errors.StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
+                    f"Workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
                 )
             value = fn()
             if inspect.iscoroutine(value):
                 value.close()
                 raise errors.StepMisuse(
-                    f"workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
+                    f"Workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
                 )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
         except errors.CrashInjected:
@@ -233,18 +233,18 @@ class DurableRunner:
             raise self.ended_by
         if threading.get_ident() != self._thread:
             raise errors.StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} was called from another thread; call it from the "
+                f"Workflow {self.run_id!r}: {kind} {step_id!r} was called from another thread; call it from the "
                 "thread that runs the function."
             )
         if self._inside:
             raise errors.StepMisuse(
-                f"workflow {self.run_id!r}: {kind} {step_id!r} was called inside step {self._inside!r}; call it before or "
+                f"Workflow {self.run_id!r}: {kind} {step_id!r} was called inside step {self._inside!r}; call it before or "
                 "after that step."
             )
         check_name("step id", step_id)
         if kind != "side_effect" and step_id.startswith(_EFFECT):
             raise errors.BadName(
-                f"step id {step_id!r} starts with {_EFFECT!r}, which is reserved for actions; choose another id."
+                f"Step id {step_id!r} starts with {_EFFECT!r}, which is reserved for actions; choose another id."
             )
 
     @contextmanager

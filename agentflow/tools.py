@@ -47,7 +47,7 @@ class SimulatedTool:
             self._run("refuse", who)
             self._log("tool_refused", call)
             raise ToolRefused(
-                f"{call.action} was refused by the provider; nothing happened. Fix the cause and requeue."
+                f"Action {call.action!r} was refused by the provider; nothing happened. Fix the cause and requeue."
             )
         if fault == "lose_request":
             raise no_answer(call.action, "request")

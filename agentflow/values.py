@@ -94,6 +94,7 @@ def _check_text(text: str, path: str) -> None:
 
 def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
     """Returns the name if it is text that can be stored and found again literally. Raises BadName."""
+    kind = kind.capitalize()
     if type(text) is not str:
         raise BadName(f"{kind} must be text, not {type(text).__name__}. Nothing was written; pass a text.")
     if not text or len(text) > limit:

@@ -86,7 +86,7 @@ class Worker:
         for name, function in workflows.items():
             if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
                 raise errors.StepMisuse(
-                    f"workflow {name!r} is async or a generator; pass a plain function of a run and its input."
+                    f"Workflow {name!r} is async or a generator; pass a plain function of a run and its input."
                 )
         self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
         self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds

@@ -125,8 +125,10 @@ def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     wrong = [finding.topic for finding in findings if not finding.ok]
     if as_json:
         print_json({"ok": not wrong, "findings": [vars(finding) for finding in findings]})
-    else:
-        typer.echo(f"To fix: {', '.join(wrong)}." if wrong else "All is well.")
+    elif not wrong:
+        typer.echo("All is well.")
+    if wrong:
+        typer.echo(f"agentflow: To fix: {', '.join(wrong)}.", err=True)
     raise typer.Exit(bool(wrong))
 
 

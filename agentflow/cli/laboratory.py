@@ -183,4 +183,6 @@ def explore(
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)
     answer(as_json, found.to_dict(), str(found))
+    if not found.ok:
+        typer.echo(f"agentflow: {found.problem}", err=True)
     raise typer.Exit(not found.ok)

@@ -7,7 +7,7 @@ from .statement import UNFINISHED, Statement
 CREATE = Statement(
     "create",
     "Two callers with one id: the primary key lets one insert, the other sees that row; in id order, batches never deadlock.",
-    entries=("workflow_created",),
+    entries=("workflow_created",), decides=("ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id",),
     text="""\
 WITH clock AS MATERIALIZED (
     -- MATERIALIZED: the clock is read once, so the whole batch is due in its own order, a microsecond apart.
@@ -47,6 +47,7 @@ DELIVER = Statement(
     "deliver",
     "Deliver against wait, and two deliveries: the first payload of a name stays, a parked workflow becomes ready.",
     by_person=True, entries=("event_delivered",), refusals=("event_repeated", "event_refused"),
+    decides=("AND NOT events ? %(p_subject)s",),
     now_possible=lambda row: row["status"] in UNFINISHED and row["same"] is None,
     text="""\
 WITH w AS (

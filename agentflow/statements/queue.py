@@ -8,6 +8,7 @@ CLAIM = Statement(
     "claim",
     "Two workers and one row: the first locks it, the second skips it; the token rises, so the old one is void.",
     entries=("workflow_claimed", "workflow_failed"),
+    decides=("FOR NO KEY UPDATE SKIP LOCKED", "fence_token = fence_token + 1"),
     text="""\
 WITH next AS MATERIALIZED (
     -- MATERIALIZED: one row is chosen and locked, once; inlined into the UPDATE, it might be chosen again.
@@ -245,6 +246,7 @@ EXPIRE = Statement(
     "expire",
     "The laboratory's clock: one workflow's lease, or its back-off, ends now instead of later.",
     entries=("lease_expired_for_test", "backoff_ended_for_test"), refusals=("write_refused",),
+    decides=("lease_expires_at = CASE WHEN lease_owner IS NOT NULL THEN clock_timestamp() - interval '1 second' END",),
     now_possible=lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
     text="""\
 WITH w AS (

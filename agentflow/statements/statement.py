@@ -16,6 +16,7 @@ GUARD = """\
       AND fence_token = %(p_token)s
       AND lease_expires_at > clock_timestamp()
 """
+FENCE = "fence_token = %(p_token)s"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Statement:
     `by_person`: a person or a program does it to a workflow, with no claim. `guarded`: the text asks for a claim as GUARD
     does; `counted`: it also compares the number of checkpoints. `progress`: it moves the workflow on, and not only its
     lease. `advances`: it may record a checkpoint. `releases`: the entries after which the worker holds no lease.
+    `decides`: the clauses by which its text settles the race; for most it is the fencing token in the guard.
 
     A statement may wait, to record its refusal, for the very change that makes it possible. `now_possible` looks at the
     row that such a refusal shows, and says whether to ask again.
@@ -42,12 +44,18 @@ class Statement:
     progress: bool = False
     advances: bool = False
     releases: tuple[str, ...] = ()
+    decides: tuple[str, ...] = (FENCE,)
     now_possible: Callable[[Mapping[str, Any]], bool] | None = None
 
     @property
     def commits(self) -> bool:
         """Whether it may change a row; else it only reads."""
         return any(f"{word} agentflow" in self.text for word in ("INSERT INTO", "UPDATE", "DELETE FROM", "TRUNCATE"))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may wait for somebody's lock: a read does not, nor does what skips a locked row."""
+        return self.commits and "SKIP LOCKED" not in self.text
 
     def render(self, schema: str) -> str:
         """The text for another pair of schemas. Its notifications come on the channel of the schema's name."""

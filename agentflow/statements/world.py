@@ -7,6 +7,7 @@ from .statement import Statement
 TOOL = Statement(
     "tool",
     "Two calls with one key: the world's unique key lets one have the effect, the other gets its result.",
+    decides=("ON CONFLICT (idempotency_key) WHERE remembered DO UPDATE SET attempts = l.attempts + 1",),
     text="""\
 WITH effect AS (
     INSERT INTO agentflow_world.tool_ledger AS l (idempotency_key, workflow_id, action, arguments, result)

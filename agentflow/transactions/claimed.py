@@ -69,7 +69,7 @@ class Transactions(UnclaimedTransactions):
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         rows, _ = self.database.transact(self._boundary("load", claim), params, self.hook)
         if not rows:
-            reason = f"token {claim.fence_token} of {claim.worker_id} is no longer the row's token"
+            reason = f"{claim.worker_id} no longer holds it with token {claim.fence_token}"
             raise LostLease(claim.workflow_id, "load", reason)
         steps = [
             Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
@@ -85,7 +85,7 @@ class Transactions(UnclaimedTransactions):
         }
         if len(steps) != rows[0]["checkpoints"]:
             raise AgentFlowError(
-                f"workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints, but has {len(steps)}: "
+                f"Workflow {claim.workflow_id!r} should have {rows[0]['checkpoints']} checkpoints, but has {len(steps)}: "
                 "somebody changed its rows by hand. Nothing was replayed; restore the rows, or cancel the workflow."
             )
         return replace(claim, checkpoints=len(steps)), steps, intents
@@ -234,7 +234,7 @@ class Transactions(UnclaimedTransactions):
         reason = _reason(row, claim)
         if reason is None and name == "intent":
             raise ActionMismatch(
-                f"workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
+                f"Workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
                 "Nothing was changed; give each planned action its own key."
             )
         raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
@@ -260,13 +260,15 @@ def _was_mine(name: str, row: DictRow, claim: Claim) -> bool:
 def _reason(row: DictRow, claim: Claim) -> str | None:
     """Why the guard refused, from the row as it is now; None if the claim itself is good."""
     if row["fence_token"] != claim.fence_token:
-        return f"token {claim.fence_token} is not the row's {row['fence_token']}"
+        return f"the row's token is {row['fence_token']}, not {claim.fence_token}"
     if row["status"] != "ready":
         return f"the workflow is {row['status']}"
+    if row["lease_owner"] is None:
+        return "nobody holds its lease any more"
     if row["lease_owner"] != claim.worker_id:
-        return f"the lease is held by {row['lease_owner'] or 'nobody'}, not by {claim.worker_id}"
+        return f"{row['lease_owner']} holds its lease, not {claim.worker_id}"
     if row["expired"]:
-        return "the lease expired"
+        return "its lease has expired"
     if row["checkpoints"] != claim.checkpoints:
-        return f"the row has {row['checkpoints']} checkpoints, but the writer counted {claim.checkpoints}"
+        return f"the row has {row['checkpoints']} checkpoints and this claim expected {claim.checkpoints}"
     return None

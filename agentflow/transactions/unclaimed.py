@@ -73,14 +73,14 @@ class UnclaimedTransactions:
         rows, _ = self.database.transact(Boundary("create", "before", workflow=subject), params, self.hook)
         if len(rows) != len(ids):
             raise AgentFlowError(
-                f"create returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
+                f"PostgreSQL returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
             )
         taken = {row["id"] for row in rows if not row["same"]}
         if taken:
             index = next(n for n, workflow_id in enumerate(ids) if workflow_id in taken)
             others = f" Item {index} is the first of {len(taken)}; the other items exist." if len(ids) > 1 else ""
             raise IdTaken(
-                f"workflow id {ids[index]!r} already belongs to a workflow with another name or input. That one was "
+                f"Workflow id {ids[index]!r} already belongs to a workflow with another name or input. That one was "
                 "not changed; choose another id." + others
             )
         inserted = {row["id"]: bool(row["inserted"]) for row in rows}
@@ -127,7 +127,7 @@ class UnclaimedTransactions:
         if row["outcome"] == "refused" and not row["same"]:
             why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
             raise EventRefused(
-                f"workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
+                f"Workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
             )
 
     def cancel_workflow(self, workflow_id: str) -> None:

@@ -213,7 +213,7 @@ def test_an_input_that_cannot_be_kept_faithfully_is_422_and_the_neighbours_run(
 
 def test_a_bad_request_is_not_told_an_id_that_nobody_gave(client: TestClient) -> None:
     said = sentence(post_raw(client, "/workflows", rb'{"request": "\u0000"}'))
-    assert said.startswith("workflow '(new)', step 'input', path $: the text holds a NUL character")
+    assert said.startswith("Workflow '(new)', step 'input', path $: the text holds a NUL character")
     assert "'mine'" in sentence(post_raw(client, "/workflows", rb'{"id": "mine", "request": "\u0000"}'))
 
 

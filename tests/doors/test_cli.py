@@ -242,6 +242,18 @@ def test_a_schema_that_lost_a_table_is_not_well_and_is_told_what_ends_that(run: 
     assert findings(run("doctor", "--json", "--schema", database.schema))["schema"]["ok"] is True
 
 
+def test_what_is_not_well_is_one_sentence_on_standard_error(run: Run, schema: Any) -> None:
+    bounds = ["--crashes", "0", "--expiries", "1", "--lost-replies", "0"]
+    fell = run("explore", "--without", "idempotency_key", *bounds, "--json")
+    finding = json.loads(fell.stdout)["findings"][0]
+    sentence = f"agentflow: After `{finding['schedule']}` this does not hold: {finding['sentence']}\n"
+    assert (fell.returncode, fell.stderr) == (1, sentence)
+    held = run("explore", *bounds)
+    assert (held.returncode, held.stderr) == (0, "") and "Exhausted: every invariant holds." in held.stdout
+    done = run("doctor", "--schema", schema().schema)
+    assert (done.returncode, done.stderr) == (1, "agentflow: To fix: schema.\n")
+
+
 def test_doctor_sees_that_commits_are_not_durable(run: Run, url: str) -> None:
     separator = "&" if "?" in url else "?"
     done = run("doctor", "--json", DATABASE_URL=f"{url}{separator}options=-csynchronous_commit%3Doff")

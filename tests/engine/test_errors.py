@@ -228,6 +228,9 @@ def other_key(run: Any) -> None:
     run.side_effect("pay", key="k", arguments=2)
 
 
+# A message begins with a capital, or with the name of a statement or an action; one is the tutorial's own.
+BEGINS = re.compile(r"[A-Z]|[a-z_]+: |tool committed before workflow acknowledgment$")
+
 Provocation = tuple[str, Callable[[Engine], Any], list[str]]
 # the error, how to provoke it, and what it must say: where it happened, and what to do next
 PROVOKED: dict[str, Provocation] = {
@@ -236,9 +239,9 @@ PROVOKED: dict[str, Provocation] = {
         lambda e: e.create_workflow({"a": [{1}]}, workflow_id="w-1"),
         ["'w-1'", "$.a[0]", "return plain JSON values"],
     ),
-    "name of the wrong type": ("BadName", lambda e: e.cancel_workflow(7), ["workflow id", "int", "pass a text"]),  # type: ignore[arg-type]
-    "name too long": ("BadName", lambda e: e.cancel_workflow("x" * 201), ["workflow id", "201", "choose another"]),
-    "name with NUL": ("BadName", lambda e: e.cancel_workflow("a\0b"), ["workflow id", "'a\\x00b'", "choose another"]),
+    "name of the wrong type": ("BadName", lambda e: e.cancel_workflow(7), ["Workflow id", "int", "pass a text"]),  # type: ignore[arg-type]
+    "name too long": ("BadName", lambda e: e.cancel_workflow("x" * 201), ["Workflow id", "201", "choose another"]),
+    "name with NUL": ("BadName", lambda e: e.cancel_workflow("a\0b"), ["Workflow id", "'a\\x00b'", "choose another"]),
     "name of a schema": (
         "BadName",
         lambda e: Database("postgresql://x/y", "Ünï"),
@@ -328,7 +331,7 @@ PROVOKED: dict[str, Provocation] = {
     "lost lease": (
         "LostLease",
         stale,
-        ["'w-1'", "checkpoint refused", "token 1 is not the row's 2", "Nothing was changed; stop"],
+        ["'w-1'", "checkpoint was refused because the row's token is 2, not 1", "Nothing was changed; stop"],
     ),
     "suspended": (
         "Suspend",
@@ -338,7 +341,7 @@ PROVOKED: dict[str, Provocation] = {
     "postponed": (
         "Postponed",
         lambda e: raised_inside(e, lambda run: run.step("s", lambda: 1 / 0)),
-        ["try 1 of 's'", "the next is due in"],
+        ["Try 1 of 's'", "the next is due in"],
     ),
     "stopping": ("Stopping", swallowed_stop, ["let the run end", "another worker will continue"]),
     "crash": (
@@ -364,6 +367,7 @@ def test_error_says_what_happened_where_and_what_to_do_next(engine: Engine, name
     else:
         assert type(error).__name__ == expected
     assert [part for part in said if part not in str(error)] == []
+    assert BEGINS.match(str(error))
 
 
 def test_every_error_class_is_provoked_by_a_test() -> None:

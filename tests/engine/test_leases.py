@@ -451,12 +451,12 @@ def test_a_lost_lease_is_told_by_name_of_what_replaced_it(jobs: Engine) -> None:
     claim = jobs.claim_workflow("A", 600)
     assert claim
     jobs.expire_lease("w")
-    with pytest.raises(LostLease, match="the lease expired"):
+    with pytest.raises(LostLease, match="its lease has expired"):
         jobs.checkpoint(claim, "one", 1)
     jobs.claim_workflow("B", 600)
-    with pytest.raises(LostLease, match="token 1 is not the row's 2"):
+    with pytest.raises(LostLease, match="the row's token is 2, not 1"):
         jobs.checkpoint(claim, "one", 1)
-    with pytest.raises(LostLease, match="token 1 of A is no longer the row's token"):
+    with pytest.raises(LostLease, match="load was refused because A no longer holds it with token 1"):
         jobs.load(claim)
 
 

@@ -680,7 +680,7 @@ def test_the_loser_of_cancel_complete_and_fail_is_told(engine: Engine) -> None:
 def test_a_renewal_after_expiry_is_refused_and_revives_nothing(engine: Engine) -> None:
     claim = held(engine, "expired")
     assert refused_cleanly(engine, call(engine, "renew", claim), claim)
-    with pytest.raises(LostLease, match="the lease expired"):
+    with pytest.raises(LostLease, match="its lease has expired"):
         engine.renew_lease(claim)
 
 
@@ -727,7 +727,7 @@ def test_a_renewal_in_doubt_that_is_refused_is_never_taken_for_done_because_a_st
 def test_a_step_that_is_recorded_already_is_refused_by_name_and_the_hook_is_told(engine: Engine) -> None:
     seen: list[Any] = []
     claim = engine.checkpoint(held(engine), "classify", 1)
-    with pytest.raises(DuplicateStep, match=f"workflow '{claim.workflow_id}', call 2: recorded step 'classify' once"):
+    with pytest.raises(DuplicateStep, match=f"Workflow '{claim.workflow_id}', call 2: recorded step 'classify' once"):
         Engine(engine.database, hook=seen.append).checkpoint(claim, "classify", 2)
     assert [(b.transaction, b.edge, b.outcome) for b in seen] == [
         ("checkpoint", "before", None),

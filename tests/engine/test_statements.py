@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agentflow.statements import ALL_STATEMENTS, GUARD, READS, TRANSACTIONS, Statement, show_sql
+from agentflow.statements.statement import FENCE
 
 COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
 CACHED = 4096  # psycopg remembers how it read a text of at most this many bytes; it reads a longer one for every call
@@ -37,6 +38,8 @@ def denied(statement: Statement) -> list[str]:
 def test_what_is_said_of_a_transaction_is_in_its_text(name: str) -> None:
     statement = TRANSACTIONS[name]
     assert denied(statement) == []
+    fenced = statement.decides == (FENCE,)
+    assert all(clause in statement.text for clause in statement.decides) or (fenced and not statement.guarded)
     assert set(statement.releases) <= set(statement.entries)
     assert statement.guarded or not (statement.progress or statement.advances)
     assert statement.now_possible is None or (statement.refusals and not statement.guarded)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, Self
 
+from ...statements import TRANSACTIONS
 from ..history.canonical import agreed, canonical
 from ..history.entries import Row
 from ..history.sentences import sentences
@@ -50,7 +51,8 @@ class GuardSet:
         return " ".join(self.lines)
 
 
-_CHECKPOINTED = [where for where in PATH if where.split(" ")[1] in ("checkpoint", "intent", "acknowledge")]
+_ON_THE_WAY = [name for name, one in TRANSACTIONS.items() if one.progress and not one.releases]
+_CHECKPOINTED = [where for where in PATH if where.split(" ")[1] in _ON_THE_WAY]
 GUARD_SETS = (
     GuardSet(("all guards",)),
     GuardSet(("no fence",), ("fence_token",)),

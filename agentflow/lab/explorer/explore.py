@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from ...database import Database
@@ -28,9 +29,9 @@ from ..schedule.lane_set import weakened
 from ..schedule.presets import events_of, inputs_for
 from .answer_cache import AnswerCache
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
-from .replayed_worker import WrongCode
+from .replayed_worker import WrongCode, noting_steps
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Graph, Rules
+from .search import DEAD, Bounds, Fall, Graph, Rules
 from .trace import walked
 from .transitions import World
 
@@ -64,7 +65,8 @@ def explore(
     BadSchedule for an unknown workflow.
 
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
-    what that code changes in memory is not seen here. On a platform without fork, the time is checked between transactions.
+    what that code changes in memory is not seen here, and what it prints is discarded (play a schedule on a Stepper to see
+    it). It may not fork. On a platform without fork, the time is checked between transactions.
     """
     near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
@@ -76,14 +78,18 @@ def explore(
         _explored(kind, engine, database, setting) as made,
     ):
         inputs = inputs_for(setting, made.workflows)
+        found: list[Finding] = []
         reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
         with progress_bar(" states", progress) as show:
             try:
-                return run_apart(lambda: _explored_here(plan, made, inputs, reached), reached, show, STUCK_SECONDS)
+                return run_apart(
+                    partial(_explored_here, plan, made, inputs, reached), reached, show, found.append, STUCK_SECONDS
+                )
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
-                    return plan.report(reached)
-                raise ExplorerError(f"{reached.where}{killed} {FIX_IT}") from None
+                    return plan.report(reached, found)
+                step = reached.step.decode(errors="ignore")
+                raise ExplorerError(f"{reached.where}{killed}{step} {FIX_IT}") from None
 
 
 @dataclass(frozen=True)
@@ -98,10 +104,12 @@ class _Plan:
     began: float
     time_limit: float
 
-    def report(
-        self, reached: SearchProgress, findings: tuple[Finding, ...] = (), graph: Graph | None = None
-    ) -> Exploration:
-        """The result of an exploration that came so far; without its graph, it was stopped by the time limit."""
+    def report(self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None) -> Exploration:
+        """The result of an exploration that came so far; without its graph, it was stopped by the time limit.
+
+        Harm comes before a loss of authority, and the shortest first.
+        """
+        findings = tuple(sorted(found, key=lambda one: (one.kind != "harm", one.moves)))
         counts = graph.counts() if graph and not graph.stopped else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
@@ -110,16 +118,19 @@ class _Plan:
         )  # fmt: skip
 
 
-def _explored_here(plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: SearchProgress) -> Exploration:
-    """The whole exploration, in this process."""
+def _explored_here(
+    plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: SearchProgress, tell: Callable[[Finding], None]
+) -> Exploration:
+    """The whole exploration, in this process. Each finding is told at once."""
     budget = engine.policy.crash_budget
     cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
     try:
         graph = _prepared(cache, engine, plan, inputs, reached)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
+        graph.tell = lambda fall: tell(_finding(graph, plan.setting, fall))
         _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
-        findings = tuple(_findings(graph, plan.setting))
+        findings = [_finding(graph, plan.setting, fall, _what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
     finally:
         cache.close()
@@ -138,7 +149,7 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
     try:
         world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
         with reached.in_code(UNDISTURBED):
-            world.events = _events(engine, plan.setting)
+            world.events = _events(engine, plan.setting, reached)
         world.expected = world.ends(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
@@ -193,21 +204,22 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
         raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
 
 
-def _events(engine: Engine, setting: Setting) -> tuple[tuple[str, Any], ...]:
+def _events(engine: Engine, setting: Setting, reached: SearchProgress) -> tuple[tuple[str, Any], ...]:
     """What the workflow waits for, each with the payload that is delivered first: from the presets, or from a dry run."""
     known = events_of(setting.workflow)
     if known is None:
-        known = tuple(_awaited(engine, setting))
+        known = tuple(_awaited(engine, setting, reached))
     return tuple((name, True) for name in known)
 
 
-def _awaited(engine: Engine, setting: Setting) -> list[str]:
+def _awaited(engine: Engine, setting: Setting, reached: SearchProgress) -> list[str]:
     found: dict[str, Any] = {}
     value, store = inputs_for(setting, engine.workflows)[0], StepStore()
+    function = noting_steps(engine.workflows[setting.workflow], setting.workflow, reached)
     for _ in range(100):
         run = DurableRunner("dry-run", store, found, tool=lambda call: engine.world.answers.get(call.action, {}))
         try:
-            engine.workflows[setting.workflow](run, value)
+            function(run, value)
             break
         except Suspend as parked:
             found[parked.waiting_for] = True
@@ -216,13 +228,13 @@ def _awaited(engine: Engine, setting: Setting) -> list[str]:
     return list(found)
 
 
-def _findings(graph: Graph, setting: Setting) -> Iterator[Finding]:
-    """Each invariant's first fall, harm before authority, the shortest first."""
-    found = [(fall, (*graph.way(fall.state), *filter(None, [fall.move]))) for fall in graph.falls.values()]
-    for fall, moves in sorted(found, key=lambda one: (one[0].invariant.kind != "harm", len(one[1]))):
-        history, one = tuple(walked(graph.rules, moves).history), fall.invariant
-        then = () if fall.move else tuple(_what_comes(graph, fall.state))
-        yield Finding(one.name, one.kind, one.sentence, Schedule(setting, moves), str(fall.guilty), history, then)
+def _finding(
+    graph: Graph, setting: Setting, fall: Fall, comes: Callable[[Graph, int], Iterable[Move]] = lambda *_: ()
+) -> Finding:
+    """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
+    moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
+    history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
+    return Finding(one.name, one.kind, one.sentence, Schedule(setting, moves), str(fall.guilty), history, then)
 
 
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:

@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
@@ -28,10 +29,13 @@ from ...errors import AgentFlowError
 from ..laboratory.processes import die_with_parent
 
 T = TypeVar("T")
+Tell = Callable[[Any], None]
 CAN_FORK = hasattr(os, "fork")
 LOOK_EVERY = 0.1  # seconds between two looks at the clock and the number of states
-GRACE = (
-    5.0  # seconds after the deadline in which code that is slow, not endless, may return: then the findings are kept
+GRACE = 5.0  # seconds after the deadline in which code that is slow, not endless, may return
+FORKED = (
+    "it called os.fork(), perhaps by way of multiprocessing, but the explorer plays a worker as one process. Use threads, "
+    "or subprocess."
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,11 +56,13 @@ class SearchProgress(ctypes.Structure):
     """How far an exploration is, in memory that the exploring process and its parent share.
 
     `code_since` is when the explored code began to run (0: it does not run now), `deadline` when the exploration must end;
-    both as time.monotonic(), which is the same clock in both processes.
+    both as time.monotonic(), which is the same clock in both processes. `forked`: the explored code has called
+    os.fork(). `step` is a sentence about the last step that it asked for, or empty.
     """
 
     _fields_ = [
         ("deadline", ctypes.c_double), ("code_since", ctypes.c_double), ("searching", ctypes.c_bool),
+        ("forked", ctypes.c_bool), ("step", ctypes.c_char * 1000),
         ("states", ctypes.c_longlong), ("transitions", ctypes.c_longlong), ("depth", ctypes.c_longlong),
         ("statements", ctypes.c_longlong), ("rows", ctypes.c_longlong), ("_where", ctypes.c_char * 4000),
     ]  # fmt: skip
@@ -75,13 +81,16 @@ class SearchProgress(ctypes.Structure):
 
     @contextmanager
     def in_code(self, where: str) -> Iterator[None]:
-        """Meanwhile explored code runs, which may not come back."""
+        """Meanwhile explored code runs, which may not come back. Raises DidNotReturn if it has forked its process."""
         self._where = where.encode()[:4000]
+        self.step = b""
         self.code_since = time.monotonic()
         try:
             yield
         finally:
             self.code_since = 0.0
+            if self.forked:
+                raise DidNotReturn(FORKED)
 
     def check_deadline(self) -> None:
         """Raises OutOfTime after the deadline."""
@@ -97,17 +106,20 @@ class SearchProgress(ctypes.Structure):
             raise DidNotReturn("it did not end in time. Is there an endless loop?", out_of_time=True)
 
 
-def run_apart(work: Callable[[], T], progress: SearchProgress, show: Callable[[int], None], seconds: float) -> T:
+def run_apart(
+    work: Callable[[Tell], T], progress: SearchProgress, show: Callable[[int], None], keep: Tell, seconds: float
+) -> T:
     """Returns what `work` returns, or raises what it raises; `show` gets the number of states from time to time.
 
-    `seconds` is how long the explored code may run up to its next transaction. Raises DidNotReturn. The process is gone
-    afterwards, also after Ctrl-C.
+    What `work` tells on its way, by the function that it gets, comes to `keep` at once, so that it is not lost with the
+    process. `seconds` is how long the explored code may run up to its next transaction. Raises DidNotReturn. The process
+    is gone afterwards, also after Ctrl-C.
     """
     if not CAN_FORK:
-        return work()
+        return work(keep)
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
-    child = fork.Process(target=_be_the_child, args=(work, os.getpid(), here, there))
+    child = fork.Process(target=_be_the_child, args=(work, progress, os.getpid(), here, there))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the child unblocks them when it ignores them
     try:
         with warnings.catch_warnings():  # a threaded process is forked: the child uses no lock and no thread of it
@@ -115,14 +127,19 @@ def run_apart(work: Callable[[], T], progress: SearchProgress, show: Callable[[i
             child.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         there.close()
-        while not here.poll(LOOK_EVERY):
+        while True:
+            if here.poll(LOOK_EVERY):
+                what, value = here.recv()
+                if what != "told":
+                    break
+                keep(value)
             show(progress.states)
             progress.refuse_to_wait(seconds)
             if not child.is_alive() and not here.poll():
                 raise EOFError
-        succeeded, result = here.recv()
     except EOFError:
-        raise DidNotReturn("its process ended unexpectedly (killed from outside, or out of memory?).") from None
+        child.join(GRACE)
+        raise DidNotReturn(_how_it_ended(child.exitcode)) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         here.close()
@@ -130,15 +147,23 @@ def run_apart(work: Callable[[], T], progress: SearchProgress, show: Callable[[i
             child.kill()
             child.join()
     show(progress.states)
-    if not succeeded:
-        raise _rebuilt(*result)
-    return result  # type: ignore[no-any-return]
+    if what == "raised":
+        raise _rebuilt(*value)
+    return value  # type: ignore[no-any-return]
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code and code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}, from outside or for want of memory."
+    return f"its process ended with exit code {code}. Does it call os._exit()?"
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def _be_the_child(work: Callable[[], Any], parent: int, here: Connection, there: Connection) -> NoReturn:
+def _be_the_child(
+    work: Callable[[Tell], Any], progress: SearchProgress, parent: int, here: Connection, there: Connection
+) -> NoReturn:
     """Runs `work`, sends what came of it, and exits without any of the parent's exit handlers."""
     code = 1
     try:
@@ -146,10 +171,14 @@ def _be_the_child(work: Callable[[], Any], parent: int, here: Connection, there:
         here.close()
         _die_with(parent)
         _be_silent()
+        # A second process would play on with our connections: it ends, and in_code() says that there was one.
+        os.register_at_fork(
+            after_in_child=partial(os._exit, 1), after_in_parent=partial(setattr, progress, "forked", True)
+        )
         try:
-            there.send((True, work()))
+            there.send(("returned", work(lambda told: there.send(("told", told)))))
         except BaseException as error:
-            there.send((False, _packed(error)))
+            there.send(("raised", _packed(error)))
         code = 0
     finally:
         os._exit(code)

@@ -30,6 +30,7 @@ from ...database import Run
 from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
 from ...model import Boundary
+from ...run import DurableRunner, Workflow
 from ...statements import ALL_STATEMENTS, ONLY_READ
 from ...tools import no_answer
 from ...worker import carry
@@ -281,7 +282,24 @@ def _known(engine: Engine) -> frozenset[str]:
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 
 
-def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]]) -> Program:
+def noting_steps(function: Workflow, name: str, progress: SearchProgress) -> Workflow:
+    """The same workflow function, which notes each step that it asks for."""
+
+    def noting(run: DurableRunner, given: Any) -> Any:
+        real = run.step
+
+        def step(step_id: str, fn: Callable[[], Any]) -> Any:
+            progress.step = f" The last step that it asked for is {step_id!r} of workflow {name!r}.".encode()[:1000]
+            return real(step_id, fn)
+
+        vars(run)["step"] = step
+        return function(run, given)
+
+    vars(noting)["states"] = getattr(function, "states", {})
+    return noting
+
+
+def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]], progress: SearchProgress) -> Program:
     """One claim of a worker, made as in a lane. `functions` gives the workflows for a claim's label."""
 
     def play(engine: Engine) -> str:
@@ -290,7 +308,7 @@ def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]]) -> P
             if claim is None:
                 return "idle"
             function = functions(f"{identity}.{claim.fence_token}")[claim.name]
-            return carry(engine, claim, function, engine.tool)
+            return carry(engine, claim, noting_steps(function, claim.name, progress), engine.tool)
         except LostLease:
             return "lost"
 

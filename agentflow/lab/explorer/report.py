@@ -84,6 +84,13 @@ class Exploration:
             return "harm" if "harm" in kinds else "authority"
         return "redundant" if self.exhausted else "unknown"
 
+    @property
+    def problem(self) -> str:
+        """Why it is not ok, in a sentence; empty if it is."""
+        if self.findings:
+            return f"After `{self.findings[0].line}` this does not hold: {self.findings[0].sentence}"
+        return f"Not every schedule was tried: the search was stopped by {self.stopped}." if self.stopped else ""
+
     def to_dict(self) -> dict[str, Any]:
         """The figures and findings, as JSON can hold them."""
         return {

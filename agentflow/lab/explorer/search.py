@@ -8,7 +8,7 @@ the first way to a state is a shortest one. A move that changes nothing, such as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -177,13 +177,14 @@ class Graph:
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
         self._moves: dict[Move, Move] = {}  # equal moves are one object, in memory and on the way to the parent process
         self.falls: dict[str, Fall] = {}
+        self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
         self.at, self.looked_at, self.depth, self.transitions, self.stopped = 0, 0, 0, 0, ""
         self.doubt: WrongCode | None = None
         self.doubtful = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the numbers of the states, which only a search needs."""
-        return {**vars(self), "_numbers": {}}
+        """All that a search does not need alone."""
+        return {**vars(self), "_numbers": {}, "tell": None}
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +257,10 @@ class Graph:
 
     def _fell(self, fall: Fall) -> bool:
         """Whether this is the first fall of its invariant; later ones are no shorter."""
-        return self.falls.setdefault(fall.invariant.name, fall) is fall
+        is_first = self.falls.setdefault(fall.invariant.name, fall) is fall
+        if is_first and self.tell:
+            self.tell(fall)
+        return is_first
 
     # -- schedules ---------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class World:
         """Where a worker of this identity stands before its claim."""
         if identity not in self._roots:
             functions = partial(workflows_for, self.setting, own=self._steady)
-            self._roots[identity] = self.player.start(identity, one_claim(identity, functions))
+            self._roots[identity] = self.player.start(identity, one_claim(identity, functions, self.player.progress))
         return self._roots[identity]
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
@@ -97,7 +97,7 @@ class World:
         found = self._happened.get(key)
         if found is None:
             if self.player.engine is None:
-                raise ValueError("this exploration ended without reaching this move")
+                raise ValueError("This exploration ended without reaching this move.")
             self.player.progress.check_deadline()
             self.player.moving = place
             try:

@@ -150,6 +150,7 @@ class _Watch:
             return 2 if mine.subject.startswith("before tool") else 0
         if fault.loses:
             return 2 if fault.loses == "request" else 0
+        # A plan, a checkpoint, a wait, a failure or a renewal may also be written by a worker that has not called.
         return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 
     def _key(self, entry: Entry, caller: str) -> str:

@@ -144,7 +144,9 @@ class Story:
         return any(mark.kind in BY_PERSON for mark in self.marks)
 
 
-_OF_A_LEASE = {"expired", "released"}
+def refusal(why: str) -> str:
+    """What a refused write met, as a picture's box says it: `1 ≠ 2`, `lease expired`, `cancelled`."""
+    return f"lease {why}" if why in ("expired", "released") else why
 
 
 def box_of(told: Story) -> Box | None:
@@ -156,8 +158,7 @@ def box_of(told: Story) -> Box | None:
         return Box("lost", told.lost[0], *EFFECT_LOST)
     for column, mark in enumerate(told.marks):
         if mark.kind == "refused":
-            title = mark.why if "≠" in mark.why else f"lease {mark.why}" if mark.why in _OF_A_LEASE else mark.why
-            return Box("refused", Span(column, column), title, REFUSED)
+            return Box("refused", Span(column, column), refusal(mark.why), REFUSED)
     return Box("gap", told.gaps[0], *IN_THE_GAP) if told.gaps else None
 
 

@@ -18,7 +18,7 @@ from ...errors import AgentFlowError
 from ...statements import TRANSACTIONS
 from ..laboratory.scratch_schema import new_name, own_schema
 from . import matrix_picture
-from .pairs import ALONE, IN_TURN, KNOWN, OTHER_WAY, PASSES, Pair
+from .pairs import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair
 from .sessions import PairOutcome, TwoSessions
 from .situations import SITUATIONS, Call, calls, worth_playing
 
@@ -93,7 +93,7 @@ def _matrix(sessions: TwoSessions, situation: str, several: list[Call]) -> Itera
     wanted = [(x, y) for x in several for y in several if worth_playing(situation, x, y)]
     serial = {(first, second): sessions.in_turn(first, second) for first, second in wanted}
     for first, second in wanted:
-        if back[first] or first.transaction not in PASSES:  # a read, or a claim of nothing, ends only in one way
+        if back[first] or TRANSACTIONS[first.transaction].waits:  # a read, or a claim of nothing, ends only in one way
             found, waited = sessions.at_once(first, second, "ROLLBACK")
             expected = replace(alone[second], first=found.first)
             yield _judged(Pair(situation, first, second, "ROLLBACK", waited, None, found, expected), None, before)
@@ -107,7 +107,7 @@ def _matrix(sessions: TwoSessions, situation: str, several: list[Call]) -> Itera
 
 def _judged(pair: Pair, turned: PairOutcome | None, without_second: str) -> Pair:
     """The pair with what it came out like. A second that waited must come after the first, and some may never wait."""
-    if pair.waited and pair.second.transaction in PASSES:
+    if pair.waited and not TRANSACTIONS[pair.second.transaction].waits:
         return pair
     like = None
     if pair.found == pair.expected:

@@ -6,11 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...statements import TRANSACTIONS
 from .sessions import End, PairOutcome
 from .situations import Call
-
-PASSES = ("claim", "load")
-"""The transactions that wait for nobody: a claim skips what is locked, a load only reads."""
 
 IN_TURN, OTHER_WAY, ALONE = "first, then second", "second, then first", "second alone"
 
@@ -49,7 +47,7 @@ class Pair:
         so_far = f"{self.situation}: {did}; the first {then}."
         if self.like or not (self.found and self.expected):
             return f"{so_far} It came out like {self.like}."
-        if self.waited and self.second.transaction in PASSES:
+        if self.waited and not TRANSACTIONS[self.second.transaction].waits:
             so_far += f" A {self.second.transaction} may never wait."
         if not self.answers_agree:
             return f"{so_far} The second got {self.found.second:.160}; in turn, it gets {self.expected.second:.160}."

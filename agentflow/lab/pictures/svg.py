@@ -21,9 +21,8 @@ CODE_FONT = "var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans 
 
 COLOURS = {"A": "#0072B2", "B": "#D55E00", "C": "#888888"}
 HUES = {**{worker: f"var(--{worker})" for worker in COLOURS}, "D": INK}
-LANE_HUES = HUES | {"D": HUES["C"]}  # in a timeline and in a control room D looks as C
 DASHED = {"C": "6 3"}
-"""How a worker's colour is drawn: C is grey and dashed, D is an outline of ink."""
+"""How a worker's colour is drawn, in every picture: C is grey and dashed, D is ink."""
 
 LIGHT = {
     "ink": "var(--jp-ui-font-color1,#1f2328)", "mute": "var(--jp-ui-font-color2,#59636e)",

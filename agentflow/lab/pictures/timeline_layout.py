@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..history.story import Position, Story
-from .svg import CODE_FONT, INK, LANE_HUES, PAPER, PICTURE_CSS, escaped, num
+from .svg import CODE_FONT, HUES, INK, PAPER, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
@@ -188,7 +188,7 @@ class Strip:
     def hue(self, who: str | None) -> str:
         """The colour of a worker: its own letter's, else that of its place."""
         place = self.workers.index(who) if who in self.workers else 2
-        return LANE_HUES.get(who or "") or LANE_HUES["ABC"[min(place, 2)]]
+        return HUES.get(who or "") or HUES["ABC"[min(place, 2)]]
 
     def level(self, token: int) -> float:
         """How high the row's line is under a token."""

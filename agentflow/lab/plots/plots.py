@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
 from ..history.words import counted
-from ..pictures.svg import COLOURS, SENTINELS, Picture, themed
+from ..pictures.svg import COLOURS, DASHED, HUES, SENTINELS, Picture, themed
 from . import text as twin
 from .text import ENOUGH, PARTS, EffectsCell, Recoveries, check_columns, duration, effects_cells
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 INK, MUTE, RULE, PAPER = SENTINELS
-HUE_OF = {**COLOURS, "D": INK}
+HUE_OF = {worker: COLOURS.get(worker, INK) for worker in HUES}
 ROW_PITCH, BAR_HEIGHT, HEADINGS = 54, 18, 78
 _BOLD: dict[str, Any] = {"weight": "bold", "size": 12}
 _RC: dict[Any, Any] = {
@@ -290,7 +290,7 @@ def work_per_worker(frame: pandas.DataFrame) -> Picture:
 
 def _work_row(axes: Axes, n: int, worker: str, claimed: int, done: int) -> dict[str, str]:
     y, hue = 34 * n + 8, HUE_OF.get(worker, MUTE)
-    edge: dict[str, Any] = {"edgecolor": hue, "linewidth": 1.5, "linestyle": (0, (4, 2)) if worker == "C" else "-"}
+    edge: dict[str, Any] = {"edgecolor": hue, "linewidth": 1.5, "linestyle": (0, (4, 2)) if worker in DASHED else "-"}
     axes.barh(y, claimed, BAR_HEIGHT, align="edge", facecolor=PAPER, **edge)[0].set_gid(f"claimed{n}")
     axes.barh(y, done, BAR_HEIGHT, align="edge", facecolor=hue, alpha=0.2, lw=0)[0].set_gid(f"done{n}")
     axes.barh(y, done, BAR_HEIGHT, align="edge", facecolor="none", **edge)

@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..history.sentences import sentence
+from ..history.story import Mark, refusal
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
@@ -187,17 +189,20 @@ def _refused(axis: _Axis, n: int) -> tuple[float, str]:
     race, entry = axis.race, axis.race.commits[n]
     y, x = _top(race, str(entry.worker)), axis.commit(n)
     row = max(commit.token or 0 for commit in race.commits[:n] if commit.workflow == entry.workflow)
-    why = "its lease has ended" if row == entry.token else f"the row holds {row}"
-    said = f"{entry.worker} tries {entry.transaction} with token {entry.token}; {why}: refused."
+    why = "expired" if row == entry.token else f"{entry.token} ≠ {row}"
+    mark = Mark(
+        str(n + 1), "refused", who=entry.worker, subject=entry.subject or "", token=entry.token,
+        transaction=entry.transaction, why=why, detail={"row_token": row},
+    )  # fmt: skip
     wall = f'<path class="wall" d="M{x - 6:.1f} {y + BAR + 3}h12" stroke="{INK}" stroke-width="4" fill="none"/>'
     if n == [commit.event for commit in race.commits].index("write_refused"):
-        words = "lease ended" if row == entry.token else f"{entry.token} ≠ {row}"
+        words = refusal(why)
         wide = LETTER * len(words) + 16
         wall += (
             f'<rect x="{x - wide / 2:.1f}" y="{y + BAR + 1}" width="{wide:.1f}" height="15" rx="3" fill="{INK}"/>'
             f'<text x="{x:.1f}" y="{y + BAR + 12}" class="c inv">{words}</text>'
         )
-    return _mark(n + 1, said, wall, worker=entry.worker, workflow=entry.workflow)
+    return _mark(n + 1, f"{sentence(mark)}.", wall, worker=entry.worker, workflow=entry.workflow)
 
 
 def _words(axis: _Axis) -> list[str]:

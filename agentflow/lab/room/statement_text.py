@@ -12,22 +12,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from ...statements import TRANSACTIONS
 from ..history.entries import worker_name
 from ..pictures.svg import escaped
 
 LONGEST_LITERAL = 120  # characters
-_GUARD = r"(?<=AND\s)fence_token = \d+"
-_DECIDES = {
-    "create": r"ON CONFLICT \(id\) DO UPDATE SET id = EXCLUDED\.id",
-    "claim": r"FOR NO KEY UPDATE SKIP LOCKED|fence_token = fence_token \+ 1",
-    "tool": r"ON CONFLICT \(idempotency_key\) WHERE remembered DO UPDATE SET attempts = l\.attempts \+ 1",
-    "deliver": r"AND NOT events \? '[^']*'",
-    "expire": r"lease_expires_at = CASE WHEN lease_owner IS NOT NULL THEN clock_timestamp\(\) - interval '1 second' END",
-}
-"""The clause that decides a race, by transaction; for every other transaction it is the fencing token in its guard.
-
-A space in a pattern stands for any white space, so that a clause may be broken into lines.
-"""
+_A_LITERAL = r"(?:'(?:[^']|'')*'|\d+)"
 
 
 def filled(text: str, params: Mapping[str, Any]) -> str:
@@ -62,7 +52,8 @@ def _steady(bind: str, text: str) -> str:
 
 
 def marked(name: str, text: str) -> str:
-    """The text as HTML, everything escaped, the clause that decides the race in bold."""
-    clause = _DECIDES.get(name, _GUARD).replace(" ", r"\s+")
-    parts = map(escaped, re.split(f"({clause})", text, maxsplit=0 if name in _DECIDES else 1))
+    """The filled text as HTML, everything escaped, the clauses that decide the race in bold."""
+    clauses = "|".join(map(re.escape, TRANSACTIONS[name].decides))
+    clauses = re.sub(r"%\\\(\w+\\\)s", lambda _: _A_LITERAL, clauses)
+    parts = map(escaped, re.split(f"({clauses})", text))
     return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))

@@ -25,12 +25,14 @@ from ...engine import Engine
 from ...errors import LaneError
 from ...model import Boundary, Policy
 from ...run import Workflow
+from ...statements import TRANSACTIONS
 from ..broken.catalogue import engine_class
 from ..laboratory import processes
 from .grammar import Setting
 from .lane_worker import LaneWorker, Order, Report, close_lane_engine, engine_of_a_lane
 from .presets import workflows_for
 
+_RELEASING = {name for name, one in TRANSACTIONS.items() if one.releases}
 KILLED_BY = 5.0  # seconds in which a process that got SIGKILL has to end
 Prepare = Callable[[str, str], Callable[[], Engine]]
 """Gives, for the names of a lane and a worker, the function that makes the worker's engine."""
@@ -96,7 +98,7 @@ class Lane(ABC):
 
     def _parks(self, report: Report) -> None:
         at = report.standing
-        if at.edge == "after" and at.transaction in ("wait", "postpone"):
+        if at.edge == "after" and at.transaction in _RELEASING:
             self.parked = at.workflow
         elif report.ended in ("waiting", "postponed") and report.passed:
             self.parked = report.passed.workflow

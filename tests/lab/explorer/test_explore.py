@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import multiprocessing
 import os
 import random
 import re
@@ -26,6 +27,7 @@ from agentflow import Database, Engine
 from agentflow.lab.broken.catalogue import engine_class
 from agentflow.lab.explorer.answer_cache import AnswerCache, comparable
 from agentflow.lab.explorer.explore import ExplorerError, explore
+from agentflow.lab.explorer.own_process import SearchProgress
 from agentflow.lab.explorer.report import Exploration
 from agentflow.lab.explorer.search import DEAD, ExplorerState, Rules
 from agentflow.lab.explorer.trace import walked
@@ -525,15 +527,82 @@ def test_without_fork_the_deadline_is_looked_at_between_transactions(lab: Engine
     assert explore(lab, time_limit=0.0).stopped == "the time limit"
 
 
-def test_a_process_that_ends_unasked_is_named_with_its_place(lab: Engine) -> None:
+def test_a_process_that_ends_unasked_is_named_with_its_place_and_its_exit_code(lab: Engine) -> None:
     class Leaves(Engine):
         def complete_workflow(self, *_: Any, **__: Any) -> None:
-            os._exit(0)
+            os._exit(3)
 
-    with pytest.raises(
-        ExplorerError, match=r"before acknowledge resolve-account, went wrong: its process ended unexpe"
-    ):
+    class Dies(Engine):
+        def complete_workflow(self, *_: Any, **__: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    place = "before acknowledge resolve-account, went wrong: "
+    with pytest.raises(ExplorerError, match=place + r"its process ended with exit code 3\. Does it call os\._exit"):
         explore(Leaves, **SMALL)
+    with pytest.raises(ExplorerError, match=place + "its process was ended by SIGKILL"):
+        explore(Dies, **SMALL)
+
+
+def leaves(run: Any, told: Any) -> Any:
+    run.step("look", lambda: 1)
+    return run.step("go home", lambda: os._exit(4))
+
+
+def forks(run: Any, told: Any) -> Any:
+    return run.step("divide", lambda: os.fork() and None)
+
+
+def forks_and_swallows(run: Any, told: Any) -> Any:
+    """The copy would come back as a second explorer."""
+
+    def divide() -> Any:
+        with suppress(BaseException):
+            return os.waitpid(os.fork(), 0)[1]
+
+    return run.step("divide", divide)
+
+
+def starts_a_process(run: Any, told: Any) -> Any:
+    def divide() -> None:
+        process = multiprocessing.get_context("fork").Process(target=os.getpid)
+        process.start()
+        process.join()
+
+    return run.step("divide", divide)
+
+
+def spins(run: Any, told: Any) -> Any:
+    return run.step("turn", lambda: threading.Event().wait())
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (leaves, r"ended with exit code 4\. .* is 'go home' of workflow 'mine'\. Fix it, and explore again\."),
+        (spins, r"no transaction was reached within 0\.5 s\. .* is 'turn' of workflow 'mine'\. Fix it"),
+        *((each, r"it called os\.fork\(\), .* is 'divide' of workflow 'mine'\. Fix it")
+          for each in (forks, forks_and_swallows, starts_a_process)),
+    ],
+)  # fmt: skip
+def test_a_step_that_ends_or_copies_or_keeps_its_process_is_named(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch, mine: Any, said: str
+) -> None:
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 0.5 if mine is spins else 600.0)
+    with pytest.raises(ExplorerError, match=said) as raised:
+        explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
+    assert str(raised.value).startswith("An undisturbed run (schedule `A*`) goes wrong: ")
+
+
+def test_a_step_that_leaves_only_for_a_successor_is_named_with_the_schedule_that_led_there(lab: Engine) -> None:
+    class LeavesLater(Engine):
+        def acknowledge_action(self, claim: Any, *args: Any, **more: Any) -> Any:
+            if claim.fence_token > 1:
+                os._exit(5)
+            return super().acknowledge_action(claim, *args, **more)
+
+    with pytest.raises(ExplorerError, match="exit code 5") as raised:
+        explore(LeavesLater, **SMALL)
+    assert re.match(r"After the schedule `A.*`: [AB]\.\d, before tool resolve-account, went wrong: ", str(raised.value))
 
 
 def test_the_explorers_process_prints_nothing_and_leaves_nothing_behind(
@@ -604,6 +673,33 @@ def test_slow_code_is_stopped_by_the_time_limit_and_not_long_after_it(
     """It is asleep for ever only where a worker took over, which no undisturbed run does."""
     found = explore(SleepsLater, **SMALL, time_limit=1.0)
     assert found.stopped == "the time limit" and not found.ok
+
+
+def test_what_was_found_outlives_code_that_still_runs_when_the_time_is_over(
+    lab: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sleeps for ever where its second call gets no reply, which comes after the harm that this call does.
+
+    The time is over as soon as it sleeps.
+    """
+    made: list[SearchProgress] = []
+    real = SearchProgress.shared
+    monkeypatch.setattr(SearchProgress, "shared", lambda deadline: made.append(real(deadline)) or made[-1])
+
+    class SendsTwiceAndSleeps(SendsTwice):
+        def call_tool(self, claim: Any, intent: Any, tool: Any) -> Any:
+            super(SendsTwice, self).call_tool(claim, intent, tool)
+            with suppress(TimeoutError):
+                return super(SendsTwice, self).call_tool(claim, replace(intent, idempotency_key="again"), tool)
+            made[-1].deadline = made[-1].code_since
+            threading.Event().wait()
+
+    monkeypatch.setattr("agentflow.lab.explorer.explore.STUCK_SECONDS", 600.0)
+    found = explore(SendsTwiceAndSleeps, **LOST, stop_at="never")
+    assert (found.verdict, found.stopped, found.graph) == ("harm", "the time limit", None)
+    whole = explore(SendsTwice, **LOST).findings[0]
+    assert found.findings[0] == whole and whole.kind == "harm"
+    assert whole.line == "A*6" and whole.history
 
 
 def test_an_interruption_of_the_engine_s_own_is_named_and_ctrl_c_is_not_swallowed(lab: Engine) -> None:

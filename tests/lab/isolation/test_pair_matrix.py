@@ -11,7 +11,6 @@ import pytest
 from agentflow import Database, Engine, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.lab.broken.catalogue import engine_class
-from agentflow.lab.isolation import pairs
 from agentflow.lab.isolation.pair_matrix import ALONE, IN_TURN, KNOWN, OTHER_WAY, Pair, PairMatrix, pair_matrix
 from agentflow.lab.isolation.sessions import TwoSessions
 from agentflow.lab.isolation.situations import SITUATIONS, calls
@@ -66,7 +65,7 @@ def test_who_writes_a_locked_row_waits_and_who_reads_or_claims_passes(quick: Pai
         if pair.situation == "failed" and first == "claim":
             locked = False  # it found nothing
         else:
-            locked = first not in LOCKS_NOTHING and second not in (*LOCKS_NOTHING, *pairs.PASSES)
+            locked = first not in LOCKS_NOTHING and second not in LOCKS_NOTHING and TRANSACTIONS[second].waits
         assert pair.waited == (locked or first == second == "tool"), pair.sentence()
 
 

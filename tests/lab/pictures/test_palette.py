@@ -7,6 +7,8 @@ from pathlib import Path
 
 import agentflow.lab
 from agentflow.lab.pictures import svg
+from agentflow.lab.pictures.timeline import timeline
+from agentflow.lab.plots import plots
 
 LAB = Path(agentflow.lab.__file__).parent
 FALLBACK = re.compile(r"(--jp-[a-z]+-[a-z]+-?[a-z]*\d)[,:]\s*(#[0-9a-f]{3,6})")
@@ -39,3 +41,17 @@ def test_no_other_module_writes_the_colour_of_a_worker() -> None:
     assert [
         path.name for path in files if any(hue in path.read_text(encoding="utf-8") for hue in svg.COLOURS.values())
     ] == []
+
+
+def test_a_worker_has_one_hue_in_timelines_plots_and_the_control_room() -> None:
+    style = (LAB / "room" / "room.css").read_text(encoding="utf-8")
+    lanes = {lane: re.findall(rf"^.*\.af-lane-{lane}\b.*--who:(.*)}}$", style, re.MULTILINE) for lane in svg.HUES}
+    assert lanes == {lane: [hue] for lane, hue in svg.HUES.items()}
+    plotted = {worker: svg.SENTINELS.get(hue, f"var(--{worker})") for worker, hue in plots.HUE_OF.items()}
+    assert plotted == svg.HUES
+    claim = {"event": "workflow_claimed", "transaction": "claim", "fence_token": 1}
+    for worker, hue in svg.HUES.items():
+        drawn = timeline(
+            [{**claim, "worker": worker}]
+        ).svg  # with the filled heads of the lanes of A and B, which are always there
+        assert set(re.findall(r'stroke="(var\(--[A-D]\))"', drawn)) == {hue} - {svg.INK}

@@ -344,9 +344,10 @@ def test_a_refused_write_gets_the_one_box() -> None:
     looks = [Look("A", "request-1", 1, 0.5, 1.0), Look("B", "request-1", 2, 1.5, 2.0)]
     svg = draw_race(made([*claims, refused, refused], looks)).svg
     assert svg.count("1 ≠ 2") == 1 and svg.count('class="wall"') == 2
-    assert "A tries checkpoint with token 1; the row holds 2: refused." in svg
+    refusal = "A tries to write checkpoint classify with token 1; {}; refused, 0 rows, nothing changed."
+    assert svg.count(f"<title>{refusal.format('the row holds token 2')}</title>") == 2
     late = draw_race(made([claims[0], refused], looks[:1])).svg
-    assert late.count("lease ended") == 1 and "its lease has ended: refused." in late
+    assert late.count("lease expired") == 1 and refusal.format("its lease has ended") in late
 
 
 def test_both_claims_stand_side_by_side(url: str) -> None:
