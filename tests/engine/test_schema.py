@@ -19,8 +19,8 @@ from sqlalchemy import CheckConstraint, Column, MetaData, Text, text
 from sqlalchemy.schema import CreateSchema
 
 import agentflow
-from agentflow import Database, Engine, migrate
-from agentflow.errors import NotALaboratory, SchemaTooNew
+from agentflow import Database, Engine, migrate, migrations
+from agentflow.errors import AgentFlowError, NotALaboratory, SchemaTooNew
 from agentflow.schema import metadata
 from tests.conftest import rows
 from tests.support.helpers import eventually
@@ -43,7 +43,7 @@ UNION ALL
 SELECT c.relname, 'constraint ' || k.conname, pg_get_constraintdef(k.oid)
 FROM pg_constraint AS k JOIN pg_class AS c ON c.oid = k.conrelid WHERE c.relnamespace = to_regnamespace(:s)
 UNION ALL
-SELECT c.relname, 'index ' || i.relname, replace(pg_get_indexdef(i.oid), :s || '.', '')
+SELECT c.relname, 'index ' || i.relname, replace(pg_get_indexdef(i.oid), quote_ident(:s) || '.', '')
 FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indrelid JOIN pg_class AS i ON i.oid = x.indexrelid
 WHERE c.relnamespace = to_regnamespace(:s)
 UNION ALL
@@ -82,6 +82,38 @@ def test_migrations_make_the_tables_of_the_metadata(schema: Make) -> None:
             )
         )
     assert catalog(migrated) != catalog(made)
+
+
+def test_a_schema_made_again_in_one_process_is_the_one_that_alembic_makes(
+    schema: Make, own_database: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script: list[str] = []
+    monkeypatch.setattr(migrations, "_script", script)
+    migrate(first := schema(), laboratory=True)
+    assert script
+    monkeypatch.setattr("alembic.command.upgrade", lambda *_: pytest.fail("Alembic was asked"))
+    for again in (schema(), Database(own_database().address, "select")):
+        migrate(again, laboratory=True)
+        assert catalog(again) == catalog(first)
+        assert (migrations.standing(again), migrations.is_laboratory(again)) == ("current", True)
+    migrate(course := schema(), course=True)
+    with pytest.raises(NotALaboratory, match="keeps the learner's answers"):
+        migrate(course, laboratory=True)
+
+
+@pytest.mark.parametrize("left", ["workflows", "steps"])
+def test_a_schema_that_is_not_empty_is_left_to_alembic(
+    schema: Make, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setattr(migrations, "_script", [])
+    migrate(schema())
+    theirs = schema()
+    Session(theirs).run(f"CREATE SCHEMA {theirs.schema}; CREATE TABLE {theirs.schema}.{left} (mine int)")
+    with pytest.raises(AgentFlowError, match="tables of an earlier one are left over. Nothing was changed"):
+        migrate(theirs)
+    assert [what for _, what, _ in catalog(theirs)[""]] == ["column mine", "options"] and catalog(theirs)[
+        "_world"
+    ] == []
 
 
 def test_a_reset_names_every_table_and_so_does_the_search_for_lost_ones(schema: Make) -> None:
