@@ -91,9 +91,10 @@ def test_a_schema_made_again_in_one_process_is_the_one_that_alembic_makes(
     monkeypatch.setattr(migrations, "_script", script)
     migrate(first := schema(), laboratory=True)
     assert script
-    monkeypatch.setattr("alembic.command.upgrade", lambda *_: pytest.fail("Alembic was asked"))
     for again in (schema(), Database(own_database().address, "select")):
-        migrate(again, laboratory=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("alembic.command.upgrade", lambda *_: pytest.fail("Alembic was asked"))
+            migrate(again, laboratory=True)
         assert catalog(again) == catalog(first)
         assert (migrations.standing(again), migrations.is_laboratory(again)) == ("current", True)
     migrate(course := schema(), course=True)
@@ -109,7 +110,7 @@ def test_a_schema_that_is_not_empty_is_left_to_alembic(
     migrate(schema())
     theirs = schema()
     Session(theirs).run(f"CREATE SCHEMA {theirs.schema}; CREATE TABLE {theirs.schema}.{left} (mine int)")
-    with pytest.raises(AgentFlowError, match="tables of an earlier one are left over. Nothing was changed"):
+    with pytest.raises(AgentFlowError, match="tables of an earlier one are left over"):
         migrate(theirs)
     assert [what for _, what, _ in catalog(theirs)[""]] == ["column mine", "options"] and catalog(theirs)[
         "_world"
