@@ -40,6 +40,7 @@ test-unpinned: browser ## runs the tests of `make test` with the newest versions
 	"$(PYTHON)" -m venv build/unpinned
 	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
 	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
+		--deselect tests/house/test_imports.py::test_an_import_and_a_command_bring_in_the_packages_of_the_list_and_no_other \
 		$(NBVAL) tests $(NOTEBOOKS)
 
 lint: $(STAMP) ## checks style, format and types

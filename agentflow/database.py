@@ -16,21 +16,22 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
-from sqlalchemy import URL, create_engine, text
-from sqlalchemy import Engine as Alchemy
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
 from .log import log_event, logger
 from .model import Boundary, Hook
 from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
+
+if TYPE_CHECKING:  # importing SQLAlchemy takes longer than all the rest, so only who asks for it waits for it
+    from sqlalchemy import URL
+    from sqlalchemy import Engine as Alchemy
 
 Run = Callable[[str, str, Mapping[str, Any] | None], list[DictRow]]
 Door = Callable[[str, str, Mapping[str, Any] | None, Run], list[DictRow]]
@@ -83,15 +84,25 @@ class Database:
             )
         if schema == "information_schema" or schema.startswith("pg_"):
             raise BadName(f"Schema name {schema!r} is reserved for PostgreSQL itself. Choose another.")
-        self.url = _address(url)
+        self.address, self.where = _addresses(url)  # with its password, and without
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up, self.door = threading.Event(), door
-        self.alchemy = self._alchemy()
         self._idle: list[psycopg.Cursor[DictRow]] = []  # last in, first out; each has a connection of its own
         self._texts = {name: s.render(schema) for name, s in ALL_STATEMENTS.items()}
         _DATABASES.add(self)
 
-    def _alchemy(self) -> Alchemy:
+    @cached_property
+    def url(self) -> URL:
+        """The address as SQLAlchemy has it: its parts, and a text that hides the password."""
+        from sqlalchemy import make_url
+
+        return make_url(self.address)
+
+    @cached_property
+    def alchemy(self) -> Alchemy:
+        """A SQLAlchemy engine on this database, for tables and queries of SQLAlchemy's; each connection passes the door."""
+        from sqlalchemy import create_engine
+
         return create_engine(self.url, isolation_level="AUTOCOMMIT", creator=self._given_connection).execution_options(
             schema_translate_map={None: self.schema, "world": self.schema + WORLD_SUFFIX}
         )
@@ -117,7 +128,7 @@ class Database:
     def _with(self, **changes: Any) -> Database:
         other = copy.copy(self)
         vars(other).update(changes)
-        other.alchemy = other._alchemy()
+        vars(other).pop("alchemy", None)
         _DATABASES.add(other)
         return other
 
@@ -247,7 +258,7 @@ class Database:
             self._idle.append(cursor)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        target = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        target = self.address.replace("+psycopg", "", 1)
         try:
             connection = psycopg.connect(
                 target, autocommit=True, connect_timeout=5, application_name=self.application_name
@@ -269,22 +280,19 @@ class Database:
             raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
         return connection
 
-    @property
-    def where(self) -> str:
-        """The address without its password."""
-        return self.url.render_as_string(hide_password=True)
-
     def close(self) -> None:
         """Closes every idle connection."""
         while self._idle:
             with suppress(IndexError):
                 self._idle.pop().connection.close()
-        self.alchemy.dispose()
+        if "alchemy" in vars(self):
+            self.alchemy.dispose()
 
     def forget_connections(self) -> None:
         """Makes a forked child use none of its parent's connections, which stay open for the parent."""
         self._inherited, self._idle = self._idle, []
-        self.alchemy.dispose(close=False)
+        if "alchemy" in vars(self):
+            self.alchemy.dispose(close=False)
 
 
 _CHECK = """\
@@ -295,21 +303,31 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
 
 
-def _address(url: str) -> URL:
-    """Returns the URL for psycopg. Raises BadName; the message does not repeat the URL, which may contain a password."""
-    try:
-        address = make_url(re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url))
-    except (ArgumentError, ValueError):
-        raise BadName(
-            "DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database."
-        ) from None
-    if address.drivername != "postgresql+psycopg":
-        raise BadName(f"DATABASE_URL starts with {address.drivername}://, but AgentFlow needs postgresql://.")
-    return address
+# SQLAlchemy's grammar: driver, user, password (any sign but @), and the rest. What was once read as a password stays one.
+_URL = re.compile(
+    r"([\w+]+)://(?:([^:/]*)(?::([^@]*))?@)?+((?:\[[^/?]+\]|[^/:?]+)?(?::[0-9]+)?(?:/[^?]*)?(?:\?.*)?)", re.DOTALL
+)
+
+
+def _addresses(url: str) -> tuple[str, str]:
+    """Returns the URL in one spelling, and without its password. Raises BadName, which does not repeat the URL."""
+    found = _URL.fullmatch(url)
+    if not found:
+        raise BadName("DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database.")
+    driver, user, password, rest = found.groups()
+    if driver not in ("postgres", "postgresql", "postgresql+psycopg"):
+        raise BadName(f"DATABASE_URL starts with {driver}://, but AgentFlow needs postgresql://.")
+    user, password = (part and quote(unquote(part), safe=" +") for part in (user, password))
+    start, secret = f"postgresql+psycopg://{user or ''}", "" if password is None else f":{password}"
+    rest = rest if user is None else f"@{rest}"
+    return start + secret + rest, start + (secret and ":***") + re.sub(r"(password=)[^&]*", r"\1***", rest)
 
 
 def driver_sql(sql: str) -> bytes:
     """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
+    from sqlalchemy import text
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
     return str(text(sql).compile(dialect=PGDialect_psycopg())).encode()  # type: ignore[no-untyped-call]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .database import Database
+if TYPE_CHECKING:
+    from .database import Database
 
 SEMANTICS = "at-least-once execution, exactly-once business effect per idempotency key"
 REPORT = Path("artifacts/reliability-report.json")

@@ -9,13 +9,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from .database import Database
 from .errors import ToolRefused
 from .log import log_event
 from .model import Boundary, ToolCall
 from .values import to_json
+
+if TYPE_CHECKING:
+    from .database import Database
 
 ToolFault = Literal["refuse", "lose_request", "lose_reply", "forget"]
 """What the simulated tool can be told to do to a call. What the laboratory does to a run: `lab/history/faults`."""

@@ -1,4 +1,4 @@
-"""The commands that start programs, and that make, empty and read schemas."""
+"""The commands that start programs, and that make, empty and read schemas. Each imports what it runs when it is run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import logging
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import doctor as doctoring
-from .. import evidence, server
 from ..agents import DEFAULT_WORKFLOW, WORKFLOWS
-from ..database import Database
-from ..engine import Engine, find_database, is_embedded, open_engine
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
+from ..evidence import REPORT
 from ..gate import LOOPBACK
 from ..log import log_event
-from ..migrations import is_laboratory, migrate, standing, way_out
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
-from ..statements import DEFAULT_SCHEMA
-from ..worker import new_identity
-from . import launch
+from ..statements import DEFAULT_SCHEMA, Statement
 from .options import (
     COMMAND_PATIENCE,
     Column,
@@ -38,8 +32,12 @@ from .options import (
     print_json,
 )
 
+if TYPE_CHECKING:
+    from ..database import Database
+
 SUBMIT_BATCH = 500
 NOTEBOOKS = "--schema start_here"
+_THERE = Statement("there", "Whether the schema exists.", "SELECT to_regnamespace('agentflow') IS NOT NULL AS there")
 
 
 @app.command()
@@ -49,6 +47,10 @@ def lab(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """Start PostgreSQL and JupyterLab on the first notebook."""
+    from ..engine import find_database
+    from ..migrations import migrate
+    from . import launch
+
     database = find_database(schema, patience=COMMAND_PATIENCE)
     migrate(database, laboratory=True)
     database.close()
@@ -71,6 +73,7 @@ def api(
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
     from ..api import engine_of_environment, serve
+    from . import launch
 
     engine = engine_of_environment(schema)
     listener = launch.listen(host, port)
@@ -99,6 +102,10 @@ def worker(
     ] = None,
 ) -> None:
     """Run workflows until SIGTERM; log one JSON object per line."""
+    from ..engine import Engine, find_database
+    from ..worker import new_identity
+    from . import launch
+
     functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -117,8 +124,10 @@ def worker(
 @app.command()
 def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """Report what is installed and used, and how to fix problems."""
+    from ..doctor import examine
+
     findings = []
-    for finding in doctoring.examine(schema):
+    for finding in examine(schema):
         findings.append(finding)
         if not as_json:
             typer.echo(f"ok     {finding.says}" if finding.ok else f"WRONG  {finding.says} {finding.mend}")
@@ -139,6 +148,9 @@ def migrate_schema(
     as_json: Json = False,
 ) -> None:
     """Bring the schema's tables up to date."""
+    from ..engine import find_database, is_embedded
+    from ..migrations import is_laboratory, migrate, standing, way_out
+
     database = find_database(schema, patience=COMMAND_PATIENCE)
     before = standing(database)
     if before == "damaged":
@@ -160,6 +172,9 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Delete a laboratory's workflows and effects; answers stay."""
+    from ..engine import Engine, find_database
+    from ..migrations import is_laboratory
+
     engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
     if not is_laboratory(engine.database):
         raise NotALaboratory(
@@ -181,7 +196,9 @@ def reset(
 @app.command()
 def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """Stop the embedded server; what is committed stays."""
-    embedded = server.Server(server.default_home())
+    from ..server import Server, default_home
+
+    embedded = Server(default_home())
     ran = embedded.is_running()
     embedded.stop()
     said = f"The embedded server in {embedded.home} {'is stopped' if ran else 'was not running'}."
@@ -200,6 +217,8 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Create a workflow for each request of a file or of stdin."""
+    from ..engine import open_engine
+
     engine = open_engine(schema=schema, patience=COMMAND_PATIENCE)
     created, shown = 0, sys.stderr.isatty() if progress is None else progress
     try:
@@ -227,6 +246,8 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 
     They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
     """
+    from ..engine import Engine, find_database
+
     database = find_database(schema, patience=COMMAND_PATIENCE)
     _check_that_it_exists(database)
     figures = Engine(database).write_reliability_report()
@@ -234,7 +255,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
         print_json(figures)
     else:
         print_figures(figures)
-        typer.echo(f"Written to {evidence.REPORT}.")
+        typer.echo(f"Written to {REPORT}.")
     if not figures["workflows_total"]:
         said = f"There are no workflows in schema {schema}; the notebooks have their own schemas, such as {NOTEBOOKS}."
         typer.echo(said, err=as_json)
@@ -248,8 +269,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 def _check_that_it_exists(database: Database) -> None:
     """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
     database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
-    there = "SELECT oid FROM pg_namespace WHERE nspname = :name"
-    if not database.read_sql(there, {"name": database.schema})[1]:
+    if not database.run(_THERE)[0]["there"]:
         raise SchemaMissing(
             f"Schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
             f"schemas, such as {NOTEBOOKS}. `agentflow migrate` would create a new, empty one."

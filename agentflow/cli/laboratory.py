@@ -1,4 +1,4 @@
-"""The commands of the laboratory: kill workers, play a schedule, try every schedule."""
+"""The commands of the laboratory: kill workers, play a schedule, try every schedule. Each imports what it runs when it is run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from ..agents import DEFAULT_WORKFLOW
-from ..engine import find_database
 from ..errors import BadName
 from ..requests import DEFAULT_COLUMN, read_requests
 from .options import (
@@ -43,13 +42,14 @@ def soak(
     as_json: Json = False,
 ) -> None:
     """Run requests on worker processes, kill workers, report."""
+    from ..engine import find_database
     from ..lab.crashes.soak import soak as run
 
     if kills and random_kills:
         raise BadName("--kills and --random-kills cannot be combined; choose one of them.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
     planned = (0 if random_kills else 50) if kills is None else kills
-    where = find_database("soak").url.render_as_string(hide_password=False)
+    where = find_database("soak").address
     report = run(
         where, read_requests(requests, column), schema=schema, workers=workers, kills=planned,
         random_kills=random_kills, seed=seed, keep=keep, progress=progress,
@@ -89,12 +89,13 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Play one schedule, print its history, draw it."""
+    from ..engine import find_database
     from ..lab.schedule.play import play as run
     from ..lab.schedule.play import read_line
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
     schedule = read_line(line, workflow, without or ())
-    where = find_database("play").url.render_as_string(hide_password=False)
+    where = find_database("play").address
     played = run(where, schedule, lanes=lanes, schema=schema)
     if capsule:
         played.capsule.save(capsule)
@@ -127,10 +128,11 @@ def atlas(
 
     The exit code is 1 if a cell is not what its engine's missing guard predicts.
     """
+    from ..engine import find_database
     from ..lab.crashes.atlas import atlas as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
-    where = find_database("atlas", patience=COMMAND_PATIENCE).url.render_as_string(hide_password=False)
+    where = find_database("atlas", patience=COMMAND_PATIENCE).address
     found = run(where, schema=schema, progress=progress)
     if svg:
         found.picture().save(svg)

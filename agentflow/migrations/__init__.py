@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from psycopg.errors import DuplicateTable
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaMissing, SchemaTooNew
-from ..schema import metadata
 from ..statements import WORLD_SUFFIX, Statement
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 LABORATORY_MARK = "agentflow laboratory"
 COURSE_MARK = "agentflow course"
@@ -41,9 +42,11 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
     database.check()
     if _is_done(database, purpose):
         return
-    from alembic import command  # here, so that no other process waits for Alembic to be imported
+    from alembic import command  # here, so that no other process waits for Alembic and SQLAlchemy to be imported
     from alembic.config import Config
     from alembic.util.exc import CommandError
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
@@ -51,12 +54,12 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
     try:
         with engine.begin() as connection:
             # A migrator that is frozen in here must not keep all others waiting.
-            connection.execute(text("SET LOCAL lock_timeout = '60s'"))
-            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '30s'"))
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '30s'")
             # One migrator at a time in this database: the others wait here and then find nothing to do.
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentflow.migrate'))"))
-            connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"'))
-            connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}{WORLD_SUFFIX}"'))
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('agentflow.migrate'))")
+            connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}"')
+            connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{database.schema}{WORLD_SUFFIX}"')
             config.attributes.update(connection=connection, schema=database.schema)
             command.upgrade(config, "head")
             if purpose:
@@ -88,7 +91,7 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
     `damaged`: it had the current tables, and has lost one of them since.
     """
     database.check()
-    tables = [f'"{database.schema}{WORLD_SUFFIX if one.schema else ""}".{one.name}' for one in metadata.tables.values()]
+    tables = re.findall(r"DELETE FROM (\S+)", database.sql("reset"))  # it empties every table
     seen = database.run(_TABLES, {"p_version": f'"{database.schema}".schema_version', "p_tables": tables})[0]
     versions = database.run(_VERSION) if seen["versioned"] else []
     if not versions:
@@ -120,8 +123,7 @@ def _is_done(database: Database, purpose: str | None) -> bool:
 
 def _mark(connection: Connection, database: Database, wanted: str) -> None:
     """Marks what the schema is for. Workflows in an unmarked schema must not be reset later; answers never."""
-    purpose = text("SELECT obj_description(to_regnamespace(:name), 'pg_namespace')")
-    found = connection.execute(purpose, {"name": f'"{database.schema}"'}).scalar()
+    found = connection.exec_driver_sql(database.sql("purpose")).scalar()
     if found == wanted:
         return
     where = f"Schema {database.schema!r} at {database.where}"
@@ -135,9 +137,9 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
             f"{where} is a laboratory, and a reset would empty it: answers cannot be kept there. Nothing was changed; "
             "choose another name with AGENTFLOW_COURSE."
         )
-    if connection.execute(text(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)')).scalar():
+    if connection.exec_driver_sql(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)').scalar():
         raise NotALaboratory(
             f"{where} contains workflows and was not created as a laboratory. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
-    connection.execute(text(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{wanted}'"))
+    connection.exec_driver_sql(f"COMMENT ON SCHEMA \"{database.schema}\" IS '{wanted}'")

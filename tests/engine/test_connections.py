@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from agentflow import Boundary, Database, Engine
+from agentflow.errors import BadName
 from tests.conftest import rows
 from tests.support.helpers import eventually
 
@@ -20,6 +23,41 @@ def session(database: Database) -> int:
     cursor = database._take()
     database._idle.append(cursor)
     return cursor.connection.info.backend_pid
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///x",
+        "postgres://u@h/x",
+        "postgresql://u:p@h:5432/x?sslmode=require",
+        "postgresql://u:@h",
+        "postgresql+psycopg://agentflow@/x?host=%2Ftmp%2Fx&port=5432",
+        "postgresql://u:p@[::1]:5432/x",
+        "postgresql://ü:a/b#c?d: +é@h,k/x",
+        "postgresql://u:50%off%40@h@k/x",
+        "postgresql://h:5432/x?name=a@b",
+    ],
+)
+def test_an_address_is_read_as_sqlalchemy_reads_it_and_shown_without_its_password(url: str) -> None:
+    theirs = make_url(re.sub(r"^postgres(ql)?:", "postgresql+psycopg:", url))
+    database = Database(url)
+    assert (database.address, database.where) == (theirs.render_as_string(hide_password=False), str(theirs))
+    assert database.url == theirs
+    assert Database(database.address).address == database.address
+
+
+def test_a_password_among_the_options_is_not_shown_either() -> None:
+    assert Database("postgresql://h/x?user=u&password=p&port=1").where.endswith("h/x?user=u&password=***&port=1")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "h/x", "postgresql://u:12/secret@h:port/x", "postgresql://h:1,k:2/x", "mysql://u:secret@h/x"]
+)
+def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(BadName, match=r"DATABASE_URL (is not a valid URL|starts with mysql://)") as refused:
+        Database(url)
+    assert "secret" not in str(refused.value)
 
 
 def test_one_thread_uses_one_connection_again_and_again(engine: Engine) -> None:

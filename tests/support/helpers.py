@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import create_engine, text
-
 from agentflow import Claim, Database, Engine
 from agentflow.worker import Worker
 
@@ -59,12 +57,11 @@ def database_of_its_own(url: str) -> Iterator[str]:
     For tests that use schema names that others use too, such as a notebook's.
     """
     name = f"t_{uuid.uuid4().hex[:12]}"
-    server = create_engine(Database(url).url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    server = Database(url)
+    with server.session() as session:
+        session.execute(f'CREATE DATABASE "{name}"'.encode())
     try:
         yield server.url.set(database=name).render_as_string(hide_password=False)
     finally:
-        with server.connect() as connection:
-            connection.execute(text(f'DROP DATABASE "{name}" WITH (FORCE)'))
-        server.dispose()
+        with server.session() as session:
+            session.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())

@@ -102,7 +102,7 @@ def text_of(call: Callable[[], Any], when: str, wanted: str, nothing: str = "doe
 @contextmanager
 def engine_aside(near: Engine, **options: Any) -> Iterator[Engine]:
     """An engine on the server of `near`, with options of Engine, in a schema that is dropped afterwards."""
-    url = near.database.url.render_as_string(hide_password=False)
+    url = near.database.address
     with own_schema(url, new_name("exercise")) as database, closing(Engine(database, policy=PATIENT, **options)) as own:
         yield own
 

@@ -82,7 +82,7 @@ def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
 
 
 def _url(where: str | Engine) -> str:
-    return where if isinstance(where, str) else where.database.url.render_as_string(hide_password=False)
+    return where if isinstance(where, str) else where.database.address
 
 
 def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generator[AtlasCell, None, None]:

@@ -75,7 +75,7 @@ def soak(
         _spooled(requests) as (spool, total),
         _place(where, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
     ):
-        url = database.url.render_as_string(hide_password=False)
+        url = database.address
         plan = plan_kills(seed, total, kills)
         settings = SoakSettings(
             url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine

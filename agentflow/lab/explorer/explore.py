@@ -72,7 +72,7 @@ def explore(
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
     plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit)
     with (
-        own_schema(near.url.render_as_string(hide_password=False), schema or new_name("explore")) as database,
+        own_schema(near.address, schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
     ):
         inputs = inputs_for(setting, made.workflows)

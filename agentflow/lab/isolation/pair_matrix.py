@@ -75,7 +75,7 @@ def _know(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:
     """The pairs of the situations that these two sessions take from the list."""
-    url = where.url.render_as_string(hide_password=False)
+    url = where.address
     with own_schema(url, new_name("pairs")) as database, closing(TwoSessions(kind, database)) as sessions:
         while todo:
             try:

@@ -63,7 +63,7 @@ def live_api(engine: Engine) -> Iterator[Api]:
 
     Raises AgentFlowError if it does not start.
     """
-    url = engine.database.url.render_as_string(hide_password=False)
+    url = engine.database.address
     arguments = ["api", "--schema", engine.database.schema, "--port", "0", "--json"]
     with connected(_command, {**os.environ, "DATABASE_URL": url}, arguments, name="api") as (_, channel):
         yield Api(_address(channel))

@@ -31,7 +31,7 @@ def query_elsewhere(engine: Engine, sql: str) -> SeenElsewhere:
 
     Raises AgentFlowError, with what PostgreSQL said, if they could not be read.
     """
-    url = engine.database.url.render_as_string(hide_password=False)
+    url = engine.database.address
     with connected(_ask, url, engine.database.schema, sql, name="reader") as (_, channel):
         try:
             answer = channel.recv() if channel.poll(WAIT_FOR_READER) else "it did not answer in time"

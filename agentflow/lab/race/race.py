@@ -64,7 +64,7 @@ def race(
     """
     asked = list(requests)
     _check(asked, workers, claim)
-    where = url or find_database().url.render_as_string(hide_password=False)
+    where = url or find_database().address
     lanes = LANES[:workers]
     with own_schema(where, schema or new_name("race"), keep) as database, closing(make_engine(database)) as engine:
         with ExitStack() as stack:

@@ -113,7 +113,7 @@ class LaneSet:
             return partial(self._thread_engine, label, identity)
         own = {name: function for name, function in given.workflows.items() if WORKFLOWS.get(name) is not function}
         tool = None if given.tool is given.world else given.tool
-        url = given.database.url.render_as_string(hide_password=False)
+        url = given.database.address
         where = (url, given.database.schema, self.setting, self.policy)
         return partial(process_engine, *where, own, tool, label, identity, self.database_patience)
 

@@ -203,7 +203,7 @@ class Maker:
 
     def _embedded(self) -> Server:
         server = Server(default_home())
-        if not is_embedded() or self.engine.database.url != type(self.engine.database)(server.url()).url:
+        if not is_embedded() or self.engine.database.address != server.url():
             raise BadSchedule('"restart" works on the embedded server only; this laboratory is on another server.')
         return server
 

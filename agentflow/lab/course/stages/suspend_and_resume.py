@@ -36,7 +36,7 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
 
 def _played(engine: Engine, schedule: Schedule) -> tuple[str, list[CanonicalEntry]]:
     """How the workflow ended in a schema that is dropped afterwards, and its history. Raises AgentFlowError."""
-    where = engine.database.url.render_as_string(hide_password=False)
+    where = engine.database.address
     capsule = play(where, schedule).capsule
     row = capsule.outcome["workflows"][0]
     return row["status"], capsule.entries(row["id"])
