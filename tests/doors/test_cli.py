@@ -29,7 +29,7 @@ from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.programs import (
     ROOT,
-    Command,
+    Program,
     agentflow,
     environment,
     installed,
@@ -86,7 +86,7 @@ def refused(done: CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def line_with(process: Command | Popen[str], wanted: str) -> str:
+def line_with(process: Popen[str] | Program, wanted: str) -> str:
     """The process's next line of output that holds the text."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -95,7 +95,7 @@ def line_with(process: Command | Popen[str], wanted: str) -> str:
     raise AssertionError(f"it ended without {wanted!r}: {process.stderr.read() if process.stderr else ''}")
 
 
-def terminated(process: Command | Popen[str]) -> int:
+def terminated(process: Popen[str] | Program) -> int:
     """The exit code after SIGTERM."""
     send(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)

@@ -1,8 +1,8 @@
-"""Commands as processes of their own, without the second in which each would import the same packages again.
+"""Programs as processes of their own, without the second in which each would import the same packages again.
 
-`python -m tests.support.warm FD` has imported them, and forks for each command that `tests.support.programs` asks for. The
-fork is a process like any other: its own id, folder, environment, files, signals and exit code; it carries out
-`python -m agentflow` and ends as the interpreter ends.
+`python -m tests.support.warm FD` has imported them, and forks for each program that `tests.support.programs` asks for. The
+fork is a process like any other: its own id, folder, environment, files, signals and exit code; it runs `python -m MODULE` or
+`python -c CODE` and ends as the interpreter ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import select
 import signal
 import socket
 import sys
+import types
 from typing import Any
 
-# What commands import when they are asked to, and what that imports when it is used.
+# What programs import when they are asked to, and what that imports when it is used.
 PACKAGES = (
     "agentflow.cli", "agentflow.api", "agentflow.doctor", "agentflow.migrations", "agentflow.worker",
     "agentflow.lab.crashes.soak", "agentflow.lab.explorer.explore", "agentflow.lab.schedule.play",
@@ -76,20 +77,30 @@ def _begin(files: list[int]) -> dict[str, Any]:
     for number, file in enumerate(standard):
         os.dup2(file, number)
         os.close(file)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.path[0] = asked["folder"]
-    sys.argv[1:] = asked["arguments"]
+    sys.argv[:] = ["-c", *asked["arguments"]]
     return asked
+
+
+def run(asked: dict[str, Any]) -> None:
+    """The program, as the module `__main__`."""
+    if asked["code"]:
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        exec(compile(asked["code"], "<string>", "exec"), main.__dict__)
+    else:
+        runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     for name in PACKAGES:
         importlib.import_module(name)
     gc.freeze()  # what a fork has not made itself, it need not take apart when it ends
-    if serve(socket.socket(fileno=int(sys.argv[1]))):
-        runpy.run_module("agentflow", run_name="__main__", alter_sys=True)
+    told = serve(socket.socket(fileno=int(sys.argv[1])))
+    if told:
+        run(told)

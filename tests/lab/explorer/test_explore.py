@@ -9,7 +9,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 import uuid
@@ -39,6 +38,7 @@ from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
 from tests.conftest import drop, rows
 from tests.support.helpers import eventually
+from tests.support.programs import started
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
 LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
@@ -578,8 +578,7 @@ for explorer.STUCK_SECONDS in (0.5, 600.0):
 
 def test_the_explorers_process_needs_no_sigint_and_ends_with_its_parent(url: str, tmp_path: Path) -> None:
     name, file = f"t_{uuid.uuid4().hex[:12]}", tmp_path / "pid"
-    command = [sys.executable, "-c", BACKGROUND, url, name, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with started([url, name, str(file)], code=BACKGROUND) as parent:
         assert parent.stdout
         assert "no transaction was reached within 0.5 s" in parent.stdout.readline()
         first = int(file.read_text())
