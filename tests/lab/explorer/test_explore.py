@@ -806,7 +806,6 @@ def test_a_workflow_that_nobody_can_finish_undisturbed_is_refused(lab: Engine) -
         explore(NeverCompletes, **SMALL)
 
 
-def test_dead_lanes_are_part_of_a_state(lab: Engine) -> None:
-    found = explore(lab, **SMALL)
-    assert found.graph
-    assert any(DEAD in state.lanes for state in found.graph.states)
+def test_dead_lanes_are_part_of_a_state(everything: Exploration) -> None:
+    assert everything.graph
+    assert any(DEAD in state.lanes for state in everything.graph.states)
