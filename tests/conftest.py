@@ -20,6 +20,7 @@ from sqlalchemy import text
 from xdist.scheduler import LoadScopeScheduling
 
 from agentflow import Database, Engine, migrate
+from tests.support import programs
 from tests.support.browser import browser, lab, own_url  # noqa: F401 (fixtures of every test in a real browser)
 
 _HOME = "AGENTFLOW_TEST_HOME"
@@ -71,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The server that we started is stopped and its folder gone."""
+    """The processes that we started have ended: the one that forks commands, and the server, whose folder is gone."""
+    programs.stop()
     home = config.stash.get(_STARTED, None)
     if home is not None:
         del config.stash[_STARTED]  # notebooks/conftest.py asks for the same

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,15 @@ from agentflow.cli import app
 from agentflow.server import Server
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.programs import ROOT, agentflow, environment, running
+from tests.support.programs import (
+    ROOT,
+    Program,
+    agentflow,
+    environment,
+    installed,
+    installed_running,
+    running,
+)
 from tests.support.signals import send
 
 COMMANDS: Mapping[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -38,9 +47,11 @@ Run = Callable[..., CompletedProcess[str]]
 def run(engine: Engine, url: str, tmp_path: Path) -> Run:
     """Runs a command on the test's laboratory, in an empty folder."""
 
-    def command(*arguments: str, stdin: str = "", **changes: str | None) -> CompletedProcess[str]:
+    def command(
+        *arguments: str, stdin: str = "", program: Run = agentflow, **changes: str | None
+    ) -> CompletedProcess[str]:
         told = {"DATABASE_URL": url, "AGENTFLOW_SCHEMA": engine.database.schema, **changes}
-        return agentflow(*arguments, env=environment(**told), cwd=tmp_path, stdin=stdin)
+        return program(*arguments, env=environment(**told), cwd=tmp_path, stdin=stdin)
 
     return command
 
@@ -75,7 +86,7 @@ def refused(done: CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def line_with(process: Popen[str], wanted: str) -> str:
+def line_with(process: Popen[str] | Program, wanted: str) -> str:
     """The process's next line of output that holds the text."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -84,7 +95,7 @@ def line_with(process: Popen[str], wanted: str) -> str:
     raise AssertionError(f"it ended without {wanted!r}: {process.stderr.read() if process.stderr else ''}")
 
 
-def terminated(process: Popen[str]) -> int:
+def terminated(process: Popen[str] | Program) -> int:
     """The exit code after SIGTERM."""
     send(process.pid, signal.SIGTERM)
     process.communicate(timeout=60)
@@ -104,7 +115,7 @@ def test_help_names_every_command_and_is_what_no_arguments_show(run: Run) -> Non
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_takes_a_schema(run: Run, name: str) -> None:
-    done = run(name, "--help")
+    done = run(name, "--help", program=installed)
     assert done.returncode == 0
     for option in (option for parameter in options_of(name) for option in parameter.opts):
         assert option in done.stdout
@@ -350,7 +361,7 @@ def all_completed(engine: Engine) -> bool:
 
 def test_a_worker_runs_what_is_there_and_what_comes_logs_json_and_leaves_with_0(engine: Engine, url: str) -> None:
     engine.create_workflows(["a", "b", "c"])
-    with running(
+    with installed_running(
         "worker", "--name", "w1", "--schema", engine.database.schema, env=environment(DATABASE_URL=url)
     ) as process:
         started = json.loads(line_with(process, "worker_started"))
@@ -430,7 +441,7 @@ def test_a_worker_started_before_its_database_runs_when_it_comes(tmp_path: Path)
 
 def test_the_api_says_where_it_is_and_leaves_with_0(engine: Engine, url: str) -> None:
     env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
-    with running("api", "--port", "0", env=env) as process:
+    with installed_running("api", "--port", "0", env=env) as process:
         address = re.search(r"http://127\.0\.0\.1:\d+", line_with(process, "The API is at"))
         assert address is not None
         assert httpx.get(address.group() + "/health", timeout=60).json()["schema_name"] == engine.database.schema
@@ -474,7 +485,7 @@ def test_the_api_starts_before_its_database_and_says_503_meanwhile(nowhere: str)
 def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, tmp_path: Path) -> None:
     engine.create_workflows(["a", "b"])
     engine.run_until_idle("w")
-    done = run("report", "--json")
+    done = run("report", "--json", program=installed)
     assert done.returncode == 0
     figures = engine.reliability_metrics()
     assert json.loads(done.stdout) == figures
@@ -520,6 +531,7 @@ def test_soak_kills_workers_and_reports_that_nothing_is_lost(run: Run) -> None:
         *numbers,
         "--json",
         "--no-progress",
+        program=installed,
         stdin="".join(f"request {n}\n" for n in range(20)),
     )
     assert done.returncode == 0, done.stderr
@@ -566,19 +578,19 @@ def test_soak_takes_one_kind_of_kills(run: Run) -> None:
 
 def test_the_embedded_server_lives_from_the_first_command_to_stop(alone: dict[str, str], tmp_path: Path) -> None:
     home = Path(alone["AGENTFLOW_HOME"])
-    before = agentflow("doctor", "--json", env=alone)
+    before = installed("doctor", "--json", env=alone)
     assert before.returncode == 0
     assert "not running" in findings(before)["server"]["says"]
     assert not home.exists()
     assert "was not running" in agentflow("stop", env=alone).stdout
 
-    made = json.loads(agentflow("migrate", "--json", env=alone).stdout)
+    made = json.loads(installed("migrate", "--json", env=alone).stdout)
     assert made["laboratory"] is True
-    assert agentflow("submit", "--requests", "-", env=alone, stdin="a\nb\n").returncode == 0
+    assert installed("submit", "--requests", "-", env=alone, stdin="a\nb\n").returncode == 0
     assert "is running" in findings(agentflow("doctor", "--json", env=alone))["server"]["says"]
-    assert agentflow("reset", "--yes", env=alone).returncode == 0
+    assert installed("reset", "--yes", env=alone).returncode == 0
 
-    assert json.loads(agentflow("stop", "--json", env=alone).stdout) == {"home": str(home), "was_running": True}
+    assert json.loads(installed("stop", "--json", env=alone).stdout) == {"home": str(home), "was_running": True}
     assert not Server(home).is_running()
     assert "not running" in findings(agentflow("doctor", "--json", env=alone))["server"]["says"]
 
@@ -597,7 +609,7 @@ def test_lab_opens_jupyterlab_on_the_first_notebook_with_its_token_and_the_schem
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    with running(
+    with installed_running(
         "lab", "--no-browser", "--port", port, "--schema", engine.database.schema, env=env, cwd=tmp_path
     ) as process:
         assert "is ready" in line_with(process, "JupyterLab")
@@ -655,7 +667,8 @@ def test_every_command_line_that_is_shown_exists(page: str) -> None:
 
 
 def test_the_module_is_the_command() -> None:
-    done = agentflow("--help", env=environment())
+    command = [sys.executable, "-m", "agentflow", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: agentflow ")
 
 

@@ -25,6 +25,7 @@ from agentflow.worker import Worker
 from tests.conftest import rows
 from tests.support.helpers import eventually, working
 from tests.support.isolation import Session, gapless, rows_of
+from tests.support.programs import started
 from tests.support.proxy import Loss, Proxy
 
 ROOT = Path(agentflow.__file__).resolve().parent.parent
@@ -524,17 +525,10 @@ assert engine.run_once("parent")
 
 
 def test_forked_children_use_connections_of_their_own_and_leave_the_parents_alone(engine: Engine) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        FORK,
-        engine.database.url.render_as_string(hide_password=False),
-        engine.database.schema,
-    ]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    told = [engine.database.url.render_as_string(hide_password=False), engine.database.schema]
+    with started(told, code=FORK) as parent:
+        said = parent.communicate()[1]
+    assert parent.returncode == 0, said
     whole(engine, 13)
 
 
@@ -592,11 +586,9 @@ assert engine.world.database.give_up.wait(20)  # set by a thread, since the sign
 
 
 def test_a_signal_that_comes_inside_a_wait_does_not_lock_the_worker_up() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NO_CATCH], env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    with started([], code=NO_CATCH) as worker:
+        said = worker.communicate(timeout=30)[1]
+    assert worker.returncode == 0, said
 
 
 def test_what_postgresql_can_never_hold_is_named_and_not_tried_again(engine: Engine) -> None:

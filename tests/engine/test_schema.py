@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -25,8 +21,8 @@ from agentflow.schema import metadata
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.isolation import Session
+from tests.support.programs import started
 
-ROOT = Path(agentflow.__file__).resolve().parent.parent
 Make = Callable[..., Database]
 
 
@@ -152,12 +148,8 @@ for schema in sys.argv[2:]:
 
 def test_eight_processes_migrate_an_empty_database_at_once_and_all_succeed(schema: Make) -> None:
     rounds = [schema() for _ in range(3)]
-    url, pipe = rounds[0].url.render_as_string(hide_password=False), subprocess.PIPE
-    command = [sys.executable, "-c", _MIGRATE, url, *(database.schema for database in rounds)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)
-    ]
+    told = [rounds[0].url.render_as_string(hide_password=False), *(database.schema for database in rounds)]
+    processes = [started(told, code=_MIGRATE, asks=True) for _ in range(8)]
     try:
         for _ in rounds:
             for process in processes:

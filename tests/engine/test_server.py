@@ -24,6 +24,7 @@ import sqlalchemy
 from agentflow import server
 from agentflow.doctor import examine
 from agentflow.server import DURABLE, Server, ServerError, default_home, ensure_running, find_binaries
+from tests.support.programs import Program, started
 from tests.support.signals import freeze, send
 
 ROOT = Path(server.__file__).resolve().parent.parent
@@ -47,7 +48,7 @@ def python(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, stdout=pipe, stderr=pipe)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str] | Program) -> str:
     said, trouble = process.communicate(timeout=60)
     assert process.returncode == 0, trouble
     return said.strip()
@@ -409,14 +410,16 @@ def test_an_interrupted_initdb_is_swept_away(homes: Callable[[str], Path]) -> No
 def test_eight_processes_start_an_empty_home_at_once_and_share_one_server(homes: Callable[[str], Path]) -> None:
     code = "import sys, agentflow.server as s; print(s.ensure_running(s.Path(sys.argv[1])).is_running(), s.os.getpid())"
     home = homes("home")
-    said = [finish(each) for each in [python(code, home) for _ in range(8)]]
+    said = [finish(each) for each in [started([str(home)], code=code) for _ in range(8)]]
     assert len(said) == 8 and all(each.startswith("True") for each in said)
     assert len(postmasters(home)) == 1
 
 
 def test_a_server_outlives_the_process_that_started_it_and_is_found_by_the_next(stopped: Server) -> None:
     code = "import sys, agentflow.server as s; s.ensure_running(s.Path(sys.argv[1])); print(s.os.getsid(0))"
-    session = int(finish(python(code, stopped.home)))  # returns: the server keeps neither stdout nor stderr open
+    session = int(
+        finish(started([str(stopped.home)], code=code))
+    )  # returns: the server keeps neither stdout nor stderr open
     (postmaster,) = postmasters(stopped.home)
     assert os.getsid(postmaster) not in (session, os.getsid(0))  # Ctrl-C and a closing terminal do not reach it
     assert stopped.is_running()
@@ -458,7 +461,7 @@ def test_an_ordinary_user_needs_no_tricks(homes: Callable[[str], Path], binaries
     home.mkdir(mode=0o700)
     if AS_ROOT:
         os.chown(home, 65534, 65534)
-    said = finish(python(DROP_ROOT_THEN_START, home, binaries))
+    said = finish(started([str(home), str(binaries)], code=DROP_ROOT_THEN_START))
     assert said == "True True True\nFalse"
 
 

@@ -1,15 +1,28 @@
-"""AgentFlow's command line as real processes: run to the end, or running while a test looks. None outlives its test."""
+"""AgentFlow's command line, and other programs, as real processes: run to the end, or running while a test looks.
+
+They are forks of `tests.support.warm`, which has imported what they need. Each command is also tested once as the program
+that people start: `installed` and `installed_running`. No process outlives its test.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(sys.executable).with_name("agentflow")  # what an installation puts beside its Python
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -21,22 +34,160 @@ def environment(**changes: str | None) -> dict[str, str]:
 def agentflow(
     *arguments: str, env: Mapping[str, str], cwd: Path = ROOT, stdin: str = "", seconds: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m agentflow ...` has ended within `seconds`; its exit code and output."""
+    """`agentflow ...` has ended within `seconds`; its exit code and output."""
+    with ExitStack() as stack:
+        given, out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        with Program(arguments, standard=(given, out, err), env=env, cwd=cwd) as process:
+            code = process.wait(seconds)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(["agentflow", *arguments], code, out.read(), err.read())
+
+
+def running(*arguments: str, env: Mapping[str, str], cwd: Path = ROOT) -> Program:
+    """The command runs while this context is open, and is killed afterwards if it still does."""
+    return started(arguments, env=env, cwd=cwd)
+
+
+def installed(
+    *arguments: str, env: Mapping[str, str], cwd: Path = ROOT, stdin: str = "", seconds: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Like agentflow(), with the installed program, which begins with nothing."""
     return subprocess.run(
-        [sys.executable, "-m", "agentflow", *arguments], env=env, cwd=cwd, input=stdin, timeout=seconds,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [INSTALLED, *arguments],
+        env=env,
+        cwd=cwd,
+        input=stdin,
+        timeout=seconds,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @contextmanager
-def running(*arguments: str, env: Mapping[str, str], cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
-    """The command runs while this is open, and is killed afterwards if it still does."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agentflow", *arguments], env=env, cwd=cwd, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
+def installed_running(*arguments: str, env: Mapping[str, str], cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
+    """Like running(), with the installed program, which begins with nothing."""
+    with subprocess.Popen(
+        [INSTALLED, *arguments], env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def started(
+    arguments: Sequence[str], *, module: str = "agentflow", code: str = "", env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT, asks: bool = False,
+) -> Program:  # fmt: skip
+    """A process runs the module, or the code, and its output can be read; with `asks` it reads its standard input."""
+    pipes = [os.pipe() for _ in range(3 if asks else 2)]
+    (out, out_there), (err, err_there) = pipes[:2]
+    given_there, given = pipes[2] if asks else (os.open(os.devnull, os.O_RDONLY), None)
+    with open(given_there), open(out_there, "w"), open(err_there, "w"):
+        process = Program(
+            arguments, module=module, code=code, env=env, cwd=cwd, standard=(given_there, out_there, err_there)
+        )
+    process.stdout, process.stderr = open(out), open(err)  # noqa: SIM115 (closed with the process)
+    if given is not None:
+        process.stdin = open(given, "w")  # noqa: SIM115
+    return process
+
+
+class Program:
+    """A process that `tests.support.warm` forked, with what tests use of subprocess.Popen.
+
+    As a context it is killed at the end if it still runs.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, standard: Sequence[IO[str] | int], module: str = "agentflow", code: str = "",
+        env: Mapping[str, str] | None = None, cwd: Path = ROOT,
+    ) -> None:  # fmt: skip
+        self.args, self.returncode = [code or module, *arguments], None
+        self.stdin, self.stdout, self.stderr = None, None, None
+        asked = {
+            "arguments": list(arguments), "module": module, "code": code, "folder": str(cwd),
+            "environment": dict(environment() if env is None else env),
+        }  # fmt: skip
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as request:
+            json.dump(asked, request)
+            request.seek(0)
+            told, told_there = os.pipe()
+            files = [file if isinstance(file, int) else file.fileno() for file in (*standard, request, told_there)]
+            socket.send_fds(_warm()[0], [b"!"], files)
+            os.close(told_there)
+        self._told = open(told)  # noqa: SIM115 (closed when the exit code has been told)
+        self.pid = int(self._told.readline())
+
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+    returncode: int | None
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait(30)
+        for stream in filter(None, (self.stdin, self.stdout, self.stderr)):
+            stream.close()
+
+    def wait(self, timeout: float = 60) -> int:
+        """The exit code; subprocess.TimeoutExpired if there is none in time."""
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            with self._told:
+                self.returncode = int(self._told.readline())
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """Kills the process if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def communicate(self, timeout: float = 60) -> tuple[str, str]:
+        """Everything more that it prints, until it has ended."""
+        assert self.stdout and self.stderr
+        if self.stdin:
+            self.stdin.close()
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(self.stderr or ()), daemon=True)
+        reader.start()
+        printed = self.stdout.read()
+        reader.join(timeout)
+        self.wait(timeout)
+        return printed, "".join(errors)
+
+
+@functools.cache
+def _warm() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that forks, started by the first program of a run."""
+    here, there = socket.socketpair()
+    with there:
+        command = [sys.executable, "-m", "tests.support.warm", str(there.fileno())]
+        env = environment()
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()])
+    return here, process
+
+
+def stop() -> None:
+    """The process that forks has ended, if one was started."""
+    if _warm.cache_info().currsize:
+        channel, process = _warm()
+        channel.close()
+        process.wait(30)
+        _warm.cache_clear()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentflow import Boundary, CrashInjected, DurableRunner, Engine
+from agentflow.errors import AlreadyFinished
 from tests.conftest import rows
+from tests.support.programs import Program, started
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "tested"
@@ -45,7 +45,8 @@ def settle(engine: Engine, workflow_id: str, turns: int = 30) -> dict[str, Any]:
         if row["status"] != "ready":
             return row
         if row["lease_owner"] or row["later"]:
-            engine.expire_lease(workflow_id)
+            with suppress(AlreadyFinished):  # a short back-off may have ended by itself
+                engine.expire_lease(workflow_id)
         turn(engine, f"settler-{number}")
     raise AssertionError(f"{workflow_id} is still ready after {turns} turns: {workflow(engine, workflow_id)}")
 
@@ -101,30 +102,19 @@ def observed(engine: Engine, name: str) -> list[DurableRunner]:
     return runs
 
 
-def process(program: str, given: Any) -> subprocess.Popen[str]:
+def process(program: str, given: Any) -> Program:
     """Starts a Python process that runs the program, with `given` as JSON on its standard input."""
-    running = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    running = started([], code=program, asks=True)
     assert running.stdin is not None
     running.stdin.write(json.dumps(given))
     running.stdin.close()
-    running.stdin = None
     return running
 
 
 def elsewhere(program: str, given: Any, returncode: int = 0) -> Any:
     """What the program printed as JSON in a new Python process, which ended with the expected exit code."""
-    running = process(program, given)
-    try:
+    with process(program, given) as running:
         out, err = running.communicate(timeout=60)
-    finally:
-        running.kill()
     assert running.returncode == returncode, err
     return json.loads(out) if out else None
 

@@ -5,22 +5,17 @@ Its workflows work on files in the folder that is their input: a step says that 
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import agentflow
 from agentflow import Database, Engine
 from tests.support.helpers import eventually
-
-ROOT = Path(agentflow.__file__).resolve().parent.parent
+from tests.support.programs import Program, started
 
 
 def gated(run: Any, folder: str) -> Any:
@@ -70,21 +65,11 @@ def shift_clock(seconds: float) -> None:
     datetime.datetime = Shifted  # type: ignore[misc]
 
 
-@contextlib.contextmanager
-def start_worker(engine: Engine, identity: str, **told: Any) -> Iterator[subprocess.Popen[str]]:
-    """A worker process works on the engine's schema; it is killed at the end if it has not ended."""
+def start_worker(engine: Engine, identity: str, **told: Any) -> Program:
+    """A worker process works on the engine's schema; as a context, it is killed at the end if it has not ended."""
     told = {"lease": 600, "poll": 0.1, "clock": 0, "names": sorted(JOBS), **told}
-    command = [
-        sys.executable, "-m", "tests.support.worker_process", engine.database.url.render_as_string(hide_password=False),
-        engine.database.schema, identity, json.dumps(told),
-    ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
+    where = engine.database.url.render_as_string(hide_password=False)
+    return started([where, engine.database.schema, identity, json.dumps(told)], module="tests.support.worker_process")
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
 import uuid
@@ -41,6 +40,7 @@ from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
 from tests.conftest import drop, rows
 from tests.support.helpers import eventually
+from tests.support.programs import started
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
 LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
@@ -647,8 +647,7 @@ for explorer.STUCK_SECONDS in (0.5, 600.0):
 
 def test_the_explorers_process_needs_no_sigint_and_ends_with_its_parent(url: str, tmp_path: Path) -> None:
     name, file = f"t_{uuid.uuid4().hex[:12]}", tmp_path / "pid"
-    command = [sys.executable, "-c", BACKGROUND, url, name, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with started([url, name, str(file)], code=BACKGROUND) as parent:
         assert parent.stdout
         assert "no transaction was reached within 0.5 s" in parent.stdout.readline()
         first = int(file.read_text())
@@ -903,7 +902,6 @@ def test_a_workflow_that_nobody_can_finish_undisturbed_is_refused(lab: Engine) -
         explore(NeverCompletes, **SMALL)
 
 
-def test_dead_lanes_are_part_of_a_state(lab: Engine) -> None:
-    found = explore(lab, **SMALL)
-    assert found.graph
-    assert any(DEAD in state.lanes for state in found.graph.states)
+def test_dead_lanes_are_part_of_a_state(everything: Exploration) -> None:
+    assert everything.graph
+    assert any(DEAD in state.lanes for state in everything.graph.states)

@@ -21,7 +21,7 @@ from agentflow.lab.broken.catalogue import GUARDS
 from agentflow.lab.schedule.capsule import Capsule, first_divergence
 from agentflow.lab.schedule.grammar import parse
 from agentflow.lab.schedule.play import play, read_line
-from tests.support.programs import agentflow, environment, running
+from tests.support.programs import agentflow, environment, installed, running
 from tests.support.signals import INTERRUPTED, interrupt
 
 Run = Callable[..., CompletedProcess[str]]
@@ -30,8 +30,8 @@ GAP = "A*5 A! expire B*"
 
 @pytest.fixture
 def run(url: str, tmp_path: Path) -> Run:
-    def command(*arguments: str) -> CompletedProcess[str]:
-        return agentflow("play", *arguments, env=environment(DATABASE_URL=url), cwd=tmp_path)
+    def command(*arguments: str, program: Run = agentflow) -> CompletedProcess[str]:
+        return program("play", *arguments, env=environment(DATABASE_URL=url), cwd=tmp_path)
 
     return command
 
@@ -47,7 +47,7 @@ def schemas(url: str, name: str) -> set[str]:
 
 
 def test_the_gap_is_played_printed_drawn_and_kept(run: Run, tmp_path: Path) -> None:
-    done = run(GAP, "--svg", "gap.svg", "--capsule", "gap.json")
+    done = run(GAP, "--svg", "gap.svg", "--capsule", "gap.json", program=installed)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == GAP
