@@ -20,6 +20,7 @@ from sqlalchemy import text
 from xdist.scheduler import LoadScopeScheduling
 
 from agentflow import Database, Engine, migrate
+from agentflow.lab.laboratory.scratch_schema import drop_schemas
 from tests.support import programs
 from tests.support.browser import browser, lab, own_url  # noqa: F401 (fixtures of every test in a real browser)
 
@@ -102,8 +103,7 @@ def url() -> str:
 
 def drop(database: Database) -> None:
     """Both schemas of a test are gone."""
-    with database.alchemy.connect() as connection:
-        connection.execute(text(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE'))
+    drop_schemas(database)
     database.close()
 
 
@@ -154,8 +154,8 @@ def own_database(url: str) -> Iterator[Callable[..., Database]]:
     made: list[Database] = []
     name = f"d_{uuid.uuid4().hex[:12]}"
     server = Database(url)
-    with server.alchemy.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    with server.session() as session:
+        session.execute(f"CREATE DATABASE {name}".encode())
 
     def make(kind: type[Database] = Database) -> Database:
         made.append(kind(server.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
@@ -164,6 +164,6 @@ def own_database(url: str) -> Iterator[Callable[..., Database]]:
     yield make
     for database in made:
         database.close()
-    with server.alchemy.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    with server.session() as session:
+        session.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
     server.close()

@@ -14,7 +14,6 @@ from alembic.migration import MigrationContext
 from sqlalchemy import CheckConstraint, Column, MetaData, Text, text
 from sqlalchemy.schema import CreateSchema
 
-import agentflow
 from agentflow import Database, Engine, migrate, migrations
 from agentflow.errors import AgentFlowError, NotALaboratory, SchemaTooNew
 from agentflow.schema import metadata

@@ -1,4 +1,4 @@
-"""The notebooks keep their rules, read without running, and show the same in any state that a learner leaves behind."""
+"""The notebooks keep their rules, read without running. nbval runs them, and `tests/support/notebook_again.py` once more."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
-from agentflow import Database, Engine
 from agentflow.lab.course import stages
-from agentflow.lab.laboratory.laboratory import PATIENT
 from tests.support.execute_notebooks import canonical, execute
-from tests.support.helpers import database_of_its_own
 from tests.support.notebook_rules import ANATOMY, LIVE, MEASURED, METADATA, RULES, broken, code, course_of, prose
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
@@ -224,34 +221,6 @@ def test_canonical_form_removes_what_belongs_to_one_run() -> None:
     assert clean.cells[0].outputs[0].text == "ab"
     assert clean.cells[0].outputs[1].data == {"text/plain": "x"}
     assert clean.cells[0].outputs[1].metadata == {}
-
-
-@pytest.mark.timeout(180)
-def test_a_notebook_shows_the_same_in_any_state_a_learner_can_leave_behind(
-    path: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A workflow of a dead kernel, leased for a day, and an effect too many: the next run shows the same."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    schema = path.stem.split("-", 1)[1].replace("-", "_")
-    committed = nbformat.read(path, as_version=4)
-    with database_of_its_own(url) as own_url:
-        monkeypatch.setenv("DATABASE_URL", own_url)
-        execute(path)
-        engine = Engine(Database(own_url, schema), policy=PATIENT)
-        engine.create_workflow("left behind", workflow_id="request-7")
-        engine.claim_workflow("dead-kernel")
-        engine.execute_simulated_tool("request-1:another-key")
-        engine.close()
-        again = execute(path)
-    assert compared(again) == compared(committed)
-
-
-def compared(notebook: NotebookNode) -> list[object]:
-    """The outputs of all cells; of one that measures, only whether it shows something."""
-    return [
-        bool(cell.outputs) if MEASURED in cell.metadata.get("tags", []) else cell.get("outputs")
-        for cell in notebook.cells
-    ]
 
 
 def test_a_wrong_answer_in_a_notebook_is_one_sentence_and_an_error(

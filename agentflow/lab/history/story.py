@@ -174,6 +174,8 @@ def folded(told: Story, kinds: frozenset[str] = FOLDABLE) -> Story:
 
     groups = [list(group) for _, group in groupby(range(len(told.marks)), alike)]
     parts = [part for group in groups for part in ([group] if len(group) >= LEAST else [[one] for one in group])]
+    if len(parts) == len(told.marks):
+        return told
     place: dict[int | None, int] = {column: new for new, part in enumerate(parts) for column in part}
     return _moved(told, place, tuple(_together([told.marks[column] for column in part]) for part in parts))
 

@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def escaped(value: object) -> str:
     return html.escape(_ILLEGAL.sub("\ufffd", str(value)))
 
 
+@lru_cache(maxsize=4096)
 def num(value: float) -> str:
     """A coordinate with at most one decimal."""
     return str(int(value)) if value == int(value) else f"{value:.1f}".removesuffix(".0")

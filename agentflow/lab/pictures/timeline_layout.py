@@ -60,6 +60,7 @@ def flat(said: str) -> str:
     return said.replace("\n", " ").replace("\r", " ")
 
 
+@lru_cache(maxsize=2048)
 def one_line(said: str) -> str:
     """The text, escaped, on one line."""
     return escaped(flat(said))
