@@ -44,7 +44,9 @@ class _Again(pytest.Item):
             again = execute(self.path)
         pairs = zip(compared(nbformat.read(self.path, as_version=4)), compared(again), strict=True)
         for number, (committed, now) in enumerate(pairs):
-            assert now == committed, f"cell {number} of {self.path.name} shows\n{now}\nand is committed with\n{committed}"
+            assert now == committed, (
+                f"cell {number} of {self.path.name} shows\n{now}\nand is committed with\n{committed}"
+            )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         """The failure, from this file on."""
