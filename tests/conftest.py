@@ -19,7 +19,6 @@ import pytest
 from sqlalchemy import text
 
 from agentflow import Database, Engine, migrate
-from tests.support.browser import browser, lab, own_url  # noqa: F401 (fixtures of every test in a real browser)
 
 _HOME = "AGENTFLOW_TEST_HOME"
 
