@@ -171,6 +171,7 @@ def _axe(page: Page) -> list[str]:
     found: list[str] = page.evaluate(
         """async () => { document.body.style.overflow = 'visible';
             const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations'], preload: false});
+            document.body.style.overflow = '';
             return violations.flatMap(v => v.nodes.map(
                 n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
     )

@@ -204,7 +204,7 @@ def run_all(page: Page) -> None:
     """Every cell has run; an error in one of them fails the test."""
     run = "jupyterapp.commands.execute('notebook:run-all-cells')"
     page.evaluate(f"() => {{ window.done = false; {run}.then(() => {{ window.done = true; }}); }}")
-    wait_until(page, "() => window.done === true")
+    wait_until(page, "() => window.done === true", patience=4 * PATIENCE)
     assert cell_errors(page) == []
 
 
@@ -243,9 +243,9 @@ def cell_errors(page: Page) -> list[str]:
     return found
 
 
-def wait_until(page: Page, condition: str, argument: Any = None) -> None:
+def wait_until(page: Page, condition: str, argument: Any = None, patience: int = PATIENCE) -> None:
     """The page meets the condition; it is asked 50 times a second, as to ask at every frame makes it draw every frame."""
-    page.wait_for_function(condition, arg=argument, polling=20, timeout=PATIENCE)
+    page.wait_for_function(condition, arg=argument, polling=20, timeout=patience)
 
 
 def shut(page: Page) -> None:
