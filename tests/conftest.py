@@ -22,7 +22,6 @@ from xdist.scheduler import LoadScopeScheduling
 from agentflow import Database, Engine, migrate
 from agentflow.lab.laboratory.scratch_schema import drop_schemas
 from tests.support import programs
-from tests.support.browser import browser, lab, own_url  # noqa: F401 (fixtures of every test in a real browser)
 
 _HOME = "AGENTFLOW_TEST_HOME"
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from agentflow import Database, Engine
 from agentflow.lab.course.record import predicted
-from tests.support.browser import IDLE, PATIENCE, Lab, cell_of, open_notebook, overheard, run, shot, shut
+from tests.support.browser import IDLE, PATIENCE, Lab, at_notebook, cell_of, run, shot, wait_until
 from tests.support.helpers import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
@@ -27,13 +27,10 @@ def kept(own_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, lab: Lab) -> Iterator[Page]:
+def page(tab: Page, lab: Lab) -> Iterator[Page]:
     """The notebook, opened once and not run; what the page complains of fails the test."""
-    page = browser.new_page(viewport={"width": 1280, "height": 1500})
-    trouble = overheard(page)
-    open_notebook(page, lab, f"{NOTEBOOK}.ipynb")
-    yield page
-    shut(page)
+    with at_notebook(tab, lab, f"{NOTEBOOK}.ipynb") as trouble:
+        yield tab
     assert trouble == []
 
 
@@ -54,7 +51,7 @@ def test_a_prediction_is_clicked_kept_and_compared_also_by_the_next_kernel(page:
     assert question.get_by_role("radio").evaluate_all("all => all.every(e => e.disabled)")
     assert question.locator("button, input").evaluate_all("all => all.every(e => e.dataset.lmSuppressShortcuts)")
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    page.wait_for_function(IDLE, timeout=PATIENCE)
+    wait_until(page, IDLE)
     run(page, 0, cell_of(page, "stage.reveal"))
     revealed = page.get_by_text("You answered 2 (certain): 5 steps, 1 e-mail. That would be true if finished steps")
     expect(revealed).to_be_visible(timeout=PATIENCE)

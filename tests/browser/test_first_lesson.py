@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, Page, expect
 
 from agentflow import Database, Engine
 from tests.conftest import rows
-from tests.support.browser import PATIENCE, THEMES, Lab, open_notebook, overheard, run_all, shot, shut
+from tests.support.browser import PATIENCE, Lab, at_notebook, in_each_theme, run_all, shot
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -26,21 +26,11 @@ def _says(room: Locator, text: str) -> None:
     expect(room.locator(".af-say")).to_contain_text(text, timeout=PATIENCE)
 
 
-@pytest.mark.parametrize(("name", "theme"), THEMES)
-def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
-    browser: Browser,
-    lab: Lab,
-    laboratory: Engine,
-    name: str,
-    theme: str,
-) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 1500})
-    trouble = overheard(page)
-    try:
-        open_notebook(page, lab, "00-start-here.ipynb", theme)
-        run_all(page)
-        expect(page.get_by_text("official Jupyter news")).to_have_count(0)
-        room = page.locator(".af-room:not(.still)")
+def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(tab: Page, lab: Lab, laboratory: Engine) -> None:
+    with at_notebook(tab, lab, "00-start-here.ipynb") as trouble:
+        run_all(tab)
+        expect(tab.get_by_text("official Jupyter news")).to_have_count(0)
+        room = tab.locator(".af-room:not(.still)")
         worker = room.get_by_role("group", name="worker A")
         room.get_by_role("button", name="Reset").click()
         _says(room, "Nothing has happened yet")
@@ -57,15 +47,15 @@ def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(
         worker.get_by_role("button", name="Crash").click()
         _says(room, "7. A is killed (SIGKILL) before acknowledge resolve-account")
         assert rows(laboratory, "SELECT status FROM {s}.action_intents") == [{"status": "PENDING"}]
-        room.screenshot(path=shot(f"start-here-in-the-gap-{name}"))
+        for name in in_each_theme(tab):
+            room.screenshot(path=shot(f"start-here-in-the-gap-{name}"))
         worker.get_by_role("button", name="Recover").click()
         _says(room, "12. B commits complete with token 2.")
-        room.screenshot(path=shot(f"start-here-recovered-{name}"))
-        page.screenshot(path=shot(f"notebook-{name}"))
+        for name in in_each_theme(tab):
+            room.screenshot(path=shot(f"start-here-recovered-{name}"))
+            tab.screenshot(path=shot(f"notebook-{name}"))
         assert rows(laboratory, "SELECT id, status, fence_token FROM {s}.workflows") == [
             {"id": "request-1", "status": "completed", "fence_token": 2}
         ]
         assert rows(laboratory, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 2}]
-        assert trouble == []
-    finally:
-        shut(page)
+    assert trouble == []

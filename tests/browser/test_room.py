@@ -9,13 +9,23 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from agentflow import Database, Engine
 from agentflow.lab.schedule.grammar import Move, Schedule, parse
 from agentflow.lab.schedule.presets import PRESETS
 from tests.conftest import rows
-from tests.support.browser import PATIENCE, THEMES, Lab, open_notebook, overheard, run_all, shot, shut, write_notebook
+from tests.support.browser import (
+    IDLE,
+    PATIENCE,
+    Lab,
+    at_notebook,
+    in_each_theme,
+    run_all,
+    shot,
+    wait_until,
+    write_notebook,
+)
 from tests.support.helpers import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -28,6 +38,7 @@ room = control_room(engine)
 room"""
 GAP = "A*5 A! expire B"
 DISCONNECTED = "jupyter-widgets-disconnected"
+LINE = "document.querySelector('.af-room:not(.still) .twin')?.dataset.line"
 CUT_OFF = """room => {
     const edges = room.getBoundingClientRect(), shown = [...room.querySelectorAll('button, input, select, .af-lane')];
     const out = shown.filter(one => one.offsetParent).filter(one => {
@@ -55,7 +66,6 @@ class Shown:
     """A room on a page, and what the console complained about."""
 
     page: Page
-    name: str
     trouble: list[str]
 
     @property
@@ -80,7 +90,11 @@ class Shown:
         """The button was clicked and the schedule has grown."""
         before = self.line
         self.button(name, lane).click()
-        eventually(lambda: self.line != before)
+        wait_until(self.page, f"before => {LINE} !== before", before)
+
+    def shows(self, line: str) -> None:
+        """The schedule of what is on screen has become this line."""
+        wait_until(self.page, f"line => {LINE} === line", line)
 
     def says(self, text: str) -> None:
         expect(self.room.locator(".af-say")).to_contain_text(text, timeout=PATIENCE)
@@ -89,25 +103,21 @@ class Shown:
         """The line was typed and played."""
         self.room.get_by_label("schedule").fill(line)
         self.room.get_by_label("schedule").press("Enter")
-        eventually(lambda: self.line == str(parse(line)))
+        self.shows(str(parse(line)))
 
     def choose(self, label: str, option: str) -> None:
         self.room.get_by_label(label).select_option(option)
 
 
-@pytest.fixture(scope="module", params=THEMES, ids=[name for name, _ in THEMES])
-def shown(request: pytest.FixtureRequest, browser: Browser, lab: Lab) -> Iterator[Shown]:
-    """A room in each theme, on an empty laboratory."""
-    name, theme = request.param
-    write_notebook(lab, f"{name}.ipynb", FIRST.format(f"room_{name}"), SECOND, "1", "2")
-    page = browser.new_page(viewport={"width": 1400, "height": 1500})
-    trouble = overheard(page)
-    open_notebook(page, lab, f"{name}.ipynb", theme)
-    run_all(page)
-    shown = Shown(page, name, trouble)
-    shown.room.wait_for()
-    yield shown
-    shut(page)
+@pytest.fixture(scope="module")
+def shown(tab: Page, lab: Lab) -> Iterator[Shown]:
+    """A room on an empty laboratory."""
+    write_notebook(lab, "room.ipynb", FIRST.format("room"), SECOND, "1", "2")
+    with at_notebook(tab, lab, "room.ipynb", width=1400) as trouble:
+        run_all(tab)
+        shown = Shown(tab, trouble)
+        shown.room.wait_for()
+        yield shown
 
 
 @pytest.fixture
@@ -116,7 +126,7 @@ def clean(shown: Shown) -> Shown:
     if shown.line:
         shown.run("A")
         shown.button("Reset").click()
-        eventually(lambda: shown.line == "")
+        shown.shows("")
     return shown
 
 
@@ -150,13 +160,18 @@ def _steps(shown: Shown, move: Move) -> None:
 
 
 def contrast_and_names(page: Page) -> list[str]:
-    """What axe complains about inside the room."""
+    """What axe complains about inside the room, in one theme and the other."""
+    return [f"{name}: {found}" for name in in_each_theme(page) for found in _axe(page)]
+
+
+def _axe(page: Page) -> list[str]:
     if not page.evaluate("() => !!window.axe"):
         page.add_script_tag(content=files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     # JupyterLab's body is 0 px high and cuts off what overflows: axe would take all text for hidden, and say nothing.
     found: list[str] = page.evaluate(
         """async () => { document.body.style.overflow = 'visible';
-            const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations']});
+            const {violations} = await axe.run({include: ['.af-room']}, {resultTypes: ['violations'], preload: false});
+            document.body.style.overflow = '';
             return violations.flatMap(v => v.nodes.map(
                 n => v.id + ': ' + n.html.slice(0, 160) + ' ' + n.failureSummary.slice(0, 200))); }"""
     )
@@ -170,10 +185,10 @@ def test_every_famous_history_can_be_played_by_clicking(clean: Shown, name: str)
         clean.run(setting)
     play_by_clicking(clean, schedule)
     clicked, by_hand = clean.twin, clean.line
-    clean.room.screenshot(path=shot(f"room-{name.replace(' ', '-')}-{clean.name}"))
+    clean.room.screenshot(path=shot(f"room-{name.replace(' ', '-')}"))
     clean.run("A")
     clean.choose("preset", name)
-    eventually(lambda: clean.line == PRESETS[name].line)
+    clean.shows(PRESETS[name].line)
     clean.says(PRESETS[name].look_at)
     assert clean.twin == clicked
     assert parse(by_hand).setting == schedule.setting
@@ -185,7 +200,7 @@ def test_the_acknowledgment_gap_is_recovered_by_one_click_and_the_rows_agree(cle
     clean.click("Recover", "A")
     clean.says("Recover A stands for: expire B*")
     expect(clean.room).to_contain_text("one effect, asked for 2 times.")
-    engine = Engine(Database(own_url, f"room_{clean.name}"))
+    engine = Engine(Database(own_url, "room"))
     try:
         assert rows(engine, "SELECT status, fence_token FROM {s}.workflows") == [
             {"status": "completed", "fence_token": 2}
@@ -201,9 +216,10 @@ def test_looking_back_and_forking_by_clicks(clean: Shown) -> None:
         clean.button("Back").click()
     clean.says("looking back: 6. A calls the tool")
     expect(clean.button("Step", "A")).to_be_disabled()
-    clean.room.screenshot(path=shot(f"room-looking-back-{clean.name}"))
+    for name in in_each_theme(clean.page):
+        clean.room.screenshot(path=shot(f"room-looking-back-{name}"))
     clean.button("Fork here").click()
-    eventually(lambda: clean.line == "A*5")
+    clean.shows("A*5")
     clean.says("Forked at entry 6")
     clean.click("Step", "A")
     clean.says("7. A commits acknowledge")
@@ -299,7 +315,8 @@ def test_a_bad_line_is_answered_in_the_room_and_stays_to_be_mended(clean: Shown)
     clean.says("no workflow has a lease that could end")
     assert clean.twin == before
     assert clean.room.get_by_label("schedule").input_value() == "A* expire"
-    clean.room.screenshot(path=shot(f"room-bad-line-{clean.name}"))
+    for name in in_each_theme(clean.page):
+        clean.room.screenshot(path=shot(f"room-bad-line-{name}"))
 
 
 def test_five_quick_clicks_are_made_or_counted(clean: Shown) -> None:
@@ -327,7 +344,7 @@ def test_copy_puts_the_line_into_the_clipboard(clean: Shown) -> None:
 
 def test_the_newest_entry_of_a_long_history_is_in_view(clean: Shown) -> None:
     clean.choose("preset", "stale worker")
-    eventually(lambda: clean.line == PRESETS["stale worker"].line)
+    clean.shows(PRESETS["stale worker"].line)
     last: Any = clean.room.locator(".af-tl .ev[data-n='13']").bounding_box()
     frame: Any = clean.room.locator(".af-tl .tl").bounding_box()
     assert frame["x"] <= last["x"] and last["x"] + last["width"] <= frame["x"] + frame["width"]
@@ -389,76 +406,67 @@ def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:
 # --- the page and the kernel come and go
 
 
-@pytest.fixture
-def saved(browser: Browser, lab: Lab) -> Iterator[tuple[Shown, Lab]]:
-    """A room that was driven into the gap, on a saved page, shown by two cells."""
+@pytest.fixture(scope="module")
+def kept(tab: Page, lab: Lab) -> Iterator[Shown]:
+    """A page with a room that is driven into the gap, shown by two cells."""
     write_notebook(lab, "saved.ipynb", FIRST.format("room_saved"), SECOND, "room.run('A*5 A!'); room")
-    page = browser.new_page(viewport={"width": 1400, "height": 1500})
-    shown = Shown(page, "saved", overheard(page))
-    open_notebook(page, lab, "saved.ipynb")
-    run_all(page)
-    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    with at_notebook(tab, lab, "saved.ipynb", width=1400) as trouble:
+        yield Shown(tab, trouble)
+
+
+@pytest.fixture
+def saved(kept: Shown, lab: Lab) -> Shown:
+    """The page, run and saved."""
+    run_all(kept.page)
+    kept.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     eventually(lambda: "af-room" in (lab.folder / "saved.ipynb").read_text())
-    yield shown, lab
-    shut(page)
+    return kept
 
 
-def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(saved: tuple[Shown, Lab]) -> None:
-    shown, _ = saved
-    both = shown.page.locator(".af-room:not(.still)")
+def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(saved: Shown) -> None:
+    both = saved.page.locator(".af-room:not(.still)")
     expect(both).to_have_count(2)
-    shown.click("Expire lease")
+    saved.click("Expire lease")
     for n in (0, 1):
         expect(both.nth(n).locator(".af-say")).to_contain_text("8. A's lease expires")
-    shown.page.reload()
-    shown.page.wait_for_function(
-        "() => document.querySelectorAll('.af-room:not(.still) button').length > 40", timeout=PATIENCE
-    )
-    shown.says("8. A's lease expires")
-    shown.click("Step", "B")
-    shown.says("9. B claims")
-    assert shown.trouble == []
+    saved.page.reload()
+    wait_until(saved.page, "() => document.querySelectorAll('.af-room:not(.still) button').length > 40")
+    saved.says("8. A's lease expires")
+    saved.click("Step", "B")
+    saved.says("9. B claims")
+    assert saved.trouble == []
 
 
-def test_without_a_kernel_the_page_shows_the_room_as_a_picture(
-    browser: Browser,
-    saved: tuple[Shown, Lab],
-) -> None:
-    shown, lab = saved
-    shown.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    page = browser.new_page(viewport={"width": 1400, "height": 1500})
-    try:
-        open_notebook(page, lab, "saved.ipynb")
-        still = page.locator(".af-room.still").last
-        assert page.get_by_text("model not found").locator("visible=true").count() == 0
-        expect(still).to_contain_text("Run this cell to use the controls.", timeout=PATIENCE)
-        expect(still).to_contain_text("A is killed (SIGKILL) before acknowledge")
-        expect(still.locator("svg").first).to_be_visible()
-        assert still.locator("button").count() == 0
-        still.screenshot(path=shot("room-without-kernel"))
-        run_all(page)
-        expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
-    finally:
-        shut(page)
+def test_without_a_kernel_the_page_shows_the_room_as_a_picture(saved: Shown) -> None:
+    page = saved.page
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page.reload()
+    wait_until(page, IDLE)
+    still = page.locator(".af-room.still").last
+    assert page.get_by_text("model not found").locator("visible=true").count() == 0
+    expect(still).to_contain_text("Run this cell to use the controls.", timeout=PATIENCE)
+    expect(still).to_contain_text("A is killed (SIGKILL) before acknowledge")
+    expect(still.locator("svg").first).to_be_visible()
+    assert still.locator("button").count() == 0
+    still.screenshot(path=shot("room-without-kernel"))
+    run_all(page)
+    expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
 
 
 def test_after_a_kernel_restart_the_last_picture_stays_and_running_the_cells_again_gives_a_live_room(
-    saved: tuple[Shown, Lab],
+    saved: Shown,
 ) -> None:
-    shown, _ = saved
-    page = shown.page
+    page = saved.page
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    page.wait_for_function(
-        "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=PATIENCE
-    )
+    wait_until(page, IDLE)
     eventually(lambda: DISCONNECTED in page.evaluate("() => document.querySelector('.af-room:not(.still)').className"))
     assert "A is killed" in page.locator(".jp-Notebook").inner_text()
-    said, icons, pressable, focused = shown.room.evaluate(PARTED)
+    said, icons, pressable, focused = saved.room.evaluate(PARTED)
     assert said == '"The kernel was restarted. Run this cell to use the controls."'
     assert (icons, pressable, focused) == (0, [], [])
-    shown.room.screenshot(path=shot("room-after-a-restart"))
+    saved.room.screenshot(path=shot("room-after-a-restart"))
     run_all(page)
     expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
-    assert DISCONNECTED not in (shown.room.get_attribute("class") or "")
-    shown.click("Expire lease")
-    shown.says("8. A's lease expires")
+    assert DISCONNECTED not in (saved.room.get_attribute("class") or "")
+    saved.click("Expire lease")
+    saved.says("8. A's lease expires")

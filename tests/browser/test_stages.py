@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from agentflow import Database, Engine
 from tests.conftest import rows
 from tests.solutions import secret_mission, the_acknowledgment_gap
-from tests.support.browser import PATIENCE, THEMES, Lab, cell_errors, cell_of, open_notebook, overheard, run, shot, shut
+from tests.support.browser import PATIENCE, THEMES, Lab, at_notebook, cell_errors, cell_of, run, shot
 from tests.support.helpers import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
@@ -53,7 +53,7 @@ class Learner:
         """The button was clicked, and the schedule has grown."""
         before = self.line
         self.button(name, lane).click()
-        eventually(lambda: self.line != before)
+        expect(self.room.get_by_label("schedule")).not_to_have_value(before, timeout=PATIENCE)
 
     def button(self, name: str, lane: str = "") -> Locator:
         place = self.room.get_by_role("group", name=f"worker {lane}") if lane else self.room
@@ -99,26 +99,22 @@ class Learner:
 
 
 @pytest.fixture
-def sits(browser: Browser, lab: Lab, own_url: str) -> Iterator[Callable[[str, str], Learner]]:
+def sits(tab: Page, lab: Lab, own_url: str) -> Iterator[Callable[[str, str], Learner]]:
     """A learner before a notebook, in a theme; what the page complains of fails the test."""
-    opened: list[tuple[Learner, list[str]]] = []
+    heard: list[list[str]] = []
+    with ExitStack() as opened:
 
-    def sit(stem: str, theme: str) -> Learner:
-        page = browser.new_page(viewport={"width": 1280, "height": 1500})
-        schema = stem.split("-", 1)[1].replace("-", "_")
-        learner = Learner(page, Engine(Database(own_url, schema)))
-        opened.append((learner, overheard(page)))
-        open_notebook(page, lab, f"{stem}.ipynb", theme)
-        page.evaluate(
-            "() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')"
-        )  # what is seen is of this run
-        return learner
+        def sit(stem: str, theme: str) -> Learner:
+            schema = stem.split("-", 1)[1].replace("-", "_")
+            engine = opened.enter_context(closing(Engine(Database(own_url, schema))))
+            heard.append(opened.enter_context(at_notebook(tab, lab, f"{stem}.ipynb", theme)))
+            tab.evaluate(
+                "() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')"
+            )  # what is seen is of this run
+            return Learner(tab, engine)
 
-    yield sit
-    for learner, trouble in opened:
-        shut(learner.page)
-        with closing(learner.engine):
-            assert trouble == []
+        yield sit
+    assert [trouble for trouble in heard if trouble] == []
 
 
 def test_the_gap_is_opened_closed_and_understood_by_clicks(sits: Callable[[str, str], Learner]) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from agentflow import Database, Engine
 from agentflow.lab.pictures.timeline import timeline
-from tests.support import chromium
 from tests.support.histories import ALL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -64,15 +63,10 @@ MUTED = {"light": "rgba(0,0,0,.54)", "dark": "rgba(255,255,255,.54)"}
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    try:
-        executable = chromium.find_chromium()
-    except LookupError as missing:
-        pytest.fail(str(missing), pytrace=False)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=list(chromium.ARGUMENTS))
-        yield browser.new_page()
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
 from agentflow.cli.launch import JUPYTER
 from tests.support import chromium
-from tests.support.helpers import database_of_its_own, eventually
+from tests.support.helpers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "artifacts" / "screenshots"
@@ -40,6 +40,7 @@ FLAGS = (
     "--LabApp.extension_manager=readonly",
 )
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+READY = "() => !!window.jupyterapp && !document.querySelector('.jp-Dialog')"
 PATIENCE = 30_000  # milliseconds for one thing to appear
 
 
@@ -57,9 +58,9 @@ class Lab:
         return f"http://127.0.0.1:{self.port}/lab/workspaces/{workspace}/tree/{notebook}?token={self.token}"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A Chromium; its absence is a failure that says in one sentence what to install."""
+@contextmanager
+def chromium_browser() -> Iterator[Browser]:
+    """A Chromium runs; its absence is a failure that says in one sentence what to install."""
     executable, missing = "", ""
     try:
         executable = chromium.find_chromium()
@@ -71,20 +72,6 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=executable, args=list(chromium.ARGUMENTS))
         yield browser
         browser.close()
-
-
-@pytest.fixture(scope="module")
-def own_url(url: str) -> Iterator[str]:
-    """A database that no other test's notebook works in."""
-    with database_of_its_own(url) as own:
-        yield own
-
-
-@pytest.fixture(scope="module")
-def lab(own_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A JupyterLab on copies of the notebooks, with its own settings."""
-    with jupyter_lab(tmp_path_factory.mktemp("lab"), own_url) as lab:
-        yield lab
 
 
 @contextmanager
@@ -152,26 +139,72 @@ def write_notebook(lab: Lab, name: str, *cells: str) -> None:
     (lab.folder / name).write_text(json.dumps(notebook))
 
 
-def overheard(page: Page) -> list[str]:
-    """What the page's console complains about, from now on."""
+@contextmanager
+def overheard(page: Page) -> Iterator[list[str]]:
+    """What the page's console complains about meanwhile."""
     trouble: list[str] = []
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    return trouble
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            trouble.append(message.text)
+
+    def raised(error: Error) -> None:
+        trouble.append(str(error))
+
+    page.on("console", said)
+    page.on("pageerror", raised)
+    yield trouble
+    page.remove_listener("console", said)
+    page.remove_listener("pageerror", raised)
+
+
+@contextmanager
+def at_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1], width: int = 1280) -> Iterator[list[str]]:
+    """The notebook is open, and closed afterwards; the list is of what the console complains of meanwhile."""
+    page.set_viewport_size({"width": width, "height": 1500})
+    with overheard(page) as trouble:
+        try:
+            open_notebook(page, lab, name, theme)
+            yield trouble
+        finally:
+            shut(page)
 
 
 def open_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1]) -> None:
-    """The notebook is open in this theme, and its kernel is idle."""
-    page.goto(lab.address(name))
-    page.wait_for_function(IDLE, timeout=PATIENCE)
+    """The notebook alone is open in this theme, and its kernel is idle; a page that shows JupyterLab loads it no second time."""
+    if page.evaluate(READY):
+        shut(page)
+        page.evaluate(
+            """async path => {
+                const opened = await jupyterapp.commands.execute('docmanager:open', {path});
+                for (const other of [...jupyterapp.shell.widgets('main')]) if (other !== opened) other.dispose();
+            }""",
+            name,
+        )
+    else:
+        page.goto(lab.address(name))
+    wait_until(page, IDLE)
+    change_theme(page, theme)
+
+
+def change_theme(page: Page, theme: str) -> None:
+    """JupyterLab is drawn in this theme."""
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+    wait_until(page, "theme => document.body.dataset.jpThemeName === theme", theme)
+
+
+def in_each_theme(page: Page) -> Iterator[str]:
+    """The page is in each theme in turn, whose name this is, and in the light one afterwards."""
+    for name, theme in reversed(THEMES):
+        change_theme(page, theme)
+        yield name
 
 
 def run_all(page: Page) -> None:
     """Every cell has run; an error in one of them fails the test."""
     run = "jupyterapp.commands.execute('notebook:run-all-cells')"
     page.evaluate(f"() => {{ window.done = false; {run}.then(() => {{ window.done = true; }}); }}")
-    page.wait_for_function("() => window.done === true", timeout=PATIENCE)
+    wait_until(page, "() => window.done === true", patience=4 * PATIENCE)
     assert cell_errors(page) == []
 
 
@@ -210,10 +243,21 @@ def cell_errors(page: Page) -> list[str]:
     return found
 
 
+def wait_until(page: Page, condition: str, argument: Any = None, patience: int = PATIENCE) -> None:
+    """The page meets the condition; it is asked 50 times a second, as to ask at every frame makes it draw every frame."""
+    page.wait_for_function(condition, arg=argument, polling=20, timeout=patience)
+
+
 def shut(page: Page) -> None:
-    """The notebook's kernel is gone, and the page closed."""
-    page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
-    page.close()
+    """The notebook is closed, unsaved, and its kernel gone."""
+    page.evaluate(
+        """async () => {
+            for (const one of [...jupyterapp.shell.widgets('main')].filter(one => one.sessionContext)) {
+                await one.sessionContext.shutdown();
+                one.dispose();
+            }
+        }"""
+    )
 
 
 def shot(name: str) -> Path:

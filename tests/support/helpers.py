@@ -51,12 +51,12 @@ def working(*workers: Worker) -> Iterator[None]:
 
 
 @contextmanager
-def database_of_its_own(url: str) -> Iterator[str]:
+def database_of_its_own(url: str, name: str | None = None) -> Iterator[str]:
     """The URL of an empty database on the same server, gone afterwards.
 
     For tests that use schema names that others use too, such as a notebook's.
     """
-    name = f"t_{uuid.uuid4().hex[:12]}"
+    name = name or f"t_{uuid.uuid4().hex[:12]}"
     server = Database(url)
     with server.session() as session:
         session.execute(f'CREATE DATABASE "{name}"'.encode())

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import nbformat
 import pytest
@@ -16,8 +17,10 @@ from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
 from agentflow.lab.site.site import PROMISE, build
+from tests.support.browser import chromium_browser
 
 ROOT = Path(__file__).resolve().parents[3]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PICTURE = '<svg role="img" aria-label="A picture" width="90" height="20"><text x="4" y="14">drawn</text></svg>'
 TABLE = "<style>.t{color:inherit}</style><table class='t'><tr><th scope='col'>id</th></tr><tr><td>request-1</td></tr></table>"
 LINKS = """Back to [the first](01-retry-or-checkpoint.ipynb#Check), to [a document](../docs/architecture.md), to
@@ -184,10 +187,16 @@ def test_the_empty_cell_that_jupyterlab_adds_at_the_end_is_no_part_of_a_page(tmp
 # --- in a browser
 
 
-@pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    """A page that may ask nobody, in one of the two colour schemes."""
-    context = browser.new_context(color_scheme=request.param, offline=True)
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that may ask nobody."""
+    context = browser.new_context(offline=True)
     yield context.new_page()
     context.close()
 
@@ -202,12 +211,14 @@ def test_every_page_opens_without_a_network_with_nothing_to_complain_of(site: li
     for file in site:
         asked.clear()
         page.goto(file.as_uri())
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (
+                f"{file.name} scrolls sideways"
+            )
+            found = Axe().run(page)
+            assert found.violations_count == 0, f"{file.name}, {scheme}: {found.generate_report()}"
         assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
-        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (
-            f"{file.name} scrolls sideways"
-        )
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{file.name}: {found.generate_report()}"
     assert page.get_by_role("img", name="A picture").is_visible()
     assert page.get_by_role("img", name="A dot").evaluate("e => e.naturalWidth > 0")
     page.get_by_role("link", name="Before: Retry or checkpoint").first.click()
