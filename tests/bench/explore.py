@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-
 from agentflow import Engine
 from agentflow.lab.broken.catalogue import BROKEN
 from agentflow.lab.explorer.explore import explore
@@ -31,29 +28,40 @@ def settled(place: Place) -> dict[str, float]:
     return {name: verdict.explored(engine).seconds for name, verdict in first.items()}
 
 
-def median_settled(place: Place) -> float:
-    """The median of these."""
-    return statistics.median(settled(place).values())
+class Million:
+    """A finished workflow, so many times that its history has a million entries."""
+
+    def __init__(self, place: Place, *, copies: int = COPIES) -> None:
+        self.database = place.laboratory("checked")
+        engine = Engine(self.database)
+        engine.create_workflow("password reset", workflow_id="request")
+        engine.run_until_idle("A.1")
+        with self.database.alchemy.connect() as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
+            for statement in _COPIES:
+                connection.exec_driver_sql(self._named(statement, copies))
+        self.entries = self._scalar("SELECT count(*) FROM {s}.history")
+
+    def check(self) -> None:
+        """The checker finds nothing."""
+        assert find_mistakes(self.database) == []
+
+    def read(self) -> None:
+        """One statement of our own reads the entries in the order in which the checker needs them."""
+        assert self._scalar(_IN_ORDER) == self.entries
+
+    def _scalar(self, statement: str) -> int:
+        with self.database.alchemy.connect() as connection:
+            return int(connection.exec_driver_sql(self._named(statement, 0)).scalar_one())
+
+    def _named(self, statement: str, copies: int) -> str:
+        return statement.format(s=f'"{self.database.schema}"', w=f'"{self.database.schema}_world"', n=copies)
 
 
-def checked(place: Place, *, copies: int = COPIES) -> tuple[int, float]:
-    """How many entries of the history were checked, and the seconds it took; a finished workflow that many times."""
-    database = place.laboratory("checked")
-    engine = Engine(database)
-    engine.create_workflow("password reset", workflow_id="request")
-    engine.run_until_idle("A.1")
-    with database.alchemy.connect() as connection:
-        connection.exec_driver_sql("SET statement_timeout = 0")
-        for statement in _COPIES:
-            connection.exec_driver_sql(
-                statement.format(s=f'"{database.schema}"', w=f'"{database.schema}_world"', n=copies)
-            )
-        entries: int = connection.exec_driver_sql(f'SELECT count(*) FROM "{database.schema}".history').scalar_one()
-    began = time.perf_counter()
-    assert find_mistakes(database) == []
-    return entries, time.perf_counter() - began
-
-
+_IN_ORDER = (
+    "SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY workflow_id ORDER BY n) AS last FROM {s}.history) AS entry "
+    "WHERE n > coalesce(last, 0)"
+)
 _ID = "t.workflow_id || '-' || copy"
 _KEY = f"{_ID} || ':resolve-account'"
 _COPIES = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import statistics
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,18 @@ class Place:
         worlds = {"tool_ledger", "tool_attempts"}
         tables = ", ".join(f"{database.schema}{'_world' if name in worlds else ''}.{name}" for name in _TABLES)
         self.sql(f"TRUNCATE {tables}")
+
+    def disk_wait(self, times: int = 100) -> float:
+        """The seconds of a commit in which PostgreSQL waits until the disk has it."""
+        took: dict[str, list[float]] = {"off": [], "on": []}  # `on` is what stays
+        with self.admin.alchemy.connect() as connection:
+            for _ in range(times):
+                for mode, seconds in took.items():
+                    connection.exec_driver_sql(f"SET synchronous_commit = {mode}")
+                    began = time.perf_counter()
+                    connection.exec_driver_sql("SELECT pg_logical_emit_message(true, 'bench', '')")
+                    seconds.append(time.perf_counter() - began)
+        return statistics.median(took["on"]) - statistics.median(took["off"])
 
     def facts(self) -> str:
         """The machine in one line; nothing in it names a person, a path or a host."""

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.bench.pgbench import STATEMENTS
-from tests.bench.run import BEGIN, END, Result, table, write
+from tests.bench.result import Result, exit_code, table
+from tests.bench.run import BEGIN, END, write
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,9 +39,10 @@ def test_quick_run_reports_every_ratio_and_at_most_nine_statements(url: str, tmp
     for result, subject in zip(results, subjects, strict=True):
         assert subject in result["what"]
         assert result["value"] > 0
+        assert result["met"] is None, "too short to judge"
     assert results[2]["value"] == len(STATEMENTS)
     assert results[2]["value"] <= 9
-    assert document.read_text(encoding="utf-8").count("| at ") == len(subjects)
+    assert document.read_text(encoding="utf-8").count("| not judged: a quick run is too short |") == len(subjects)
 
 
 def test_prose_around_the_generated_part_stays(tmp_path: Path) -> None:
@@ -50,8 +52,12 @@ def test_prose_around_the_generated_part_stays(tmp_path: Path) -> None:
     assert document.read_text(encoding="utf-8") == f"# Before\n{BEGIN}\nnew\n{END}\nAfter.\n"
 
 
-def test_missed_bound_is_visible() -> None:
+def test_what_was_missed_or_not_judged_is_visible_and_never_called_fine() -> None:
     missed, met = Result("a", 2.9, "at least", 3), Result("b", 1.2, "at most", 1.3)
-    assert [missed.met, met.met] == [False, True]
-    lines = table([missed, met], [], "a machine", "a command").splitlines()
-    assert [line.split("|")[4].strip() for line in lines[4:6]] == ["**no**", "yes"]
+    unjudged = [Result(name, value, "at least", 3, unjudged="it rained") for name, value in (("c", 9.0), ("d", 0.1))]
+    assert [one.met for one in (missed, met, *unjudged)] == [False, True, None, None]
+    lines = table([missed, met, *unjudged], [], "a machine", "a command").splitlines()
+    assert lines[2] == "Of 4 bounds 1 are met and 1 missed. 2 could not be judged, and nothing is known of them."
+    said = [line.split("|")[4].strip() for line in lines[6:10]]
+    assert said == ["**no**", "yes", "not judged: it rained", "not judged: it rained"]
+    assert [exit_code([missed, met, *unjudged]), exit_code([met, *unjudged]), exit_code([met])] == [1, 0, 0]
