@@ -91,8 +91,8 @@ def turn(revision: str, browser: Browser) -> dict[str, float]:
             except subprocess.TimeoutExpired:
                 os.killpg(lab.pid, signal.SIGKILL)
         return {
-            "installed": installed - start, "cpu": spent, "served": served - installed, "shown": shown - served,
-            "all": shown - start, "cpu": _spent() - spent, "disk": _megabytes(clone / ".venv", clone.parent / "home"),
+            "installed": installed - start, "served": served - installed, "shown": shown - served, "all": shown - start,
+            "cpu": _spent() - spent, "disk": _megabytes(clone / ".venv", clone.parent / "home"),
         }  # fmt: skip
 
 
