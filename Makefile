@@ -92,12 +92,13 @@ part = sed -n "/extra == '$(1)'/,/\# via/{s/extra == '$(1)'/python_version >= '3
 LOCKED := --only-binary :all: --require-hashes --no-deps -r
 OURSELVES := --no-deps --no-build-isolation --no-index -e .
 
-# uv takes seconds where pip takes a minute or more. Its cache is in .venv and goes when the work is done; the index is pip's.
+# uv takes seconds where pip takes a minute or more. Its cache is in .venv and goes when the work is done, so nothing may link to it
+# by name; the index is pip's.
 uv := .venv/bin/uv pip install --quiet --python $(PY)
 pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-cache-dir
 index = $$($(PY) -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.index-url='\(.*\)'$$/\1/p" | head -n 1)
 define install
-	@{ export UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
+	@{ export UV_LINK_MODE=hardlink UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
 		$(uv) $(LOCKED) $(1) && $(uv) $(OURSELVES); } 2>>.venv/uv.log || { \
 		echo "uv cannot install here, for the reason in .venv/uv.log, so pip does: it takes a minute or two."; \
 		$(pip) $(LOCKED) $(1) && $(pip) $(OURSELVES); }

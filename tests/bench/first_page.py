@@ -90,6 +90,7 @@ def turn(revision: str, browser: Browser) -> dict[str, float]:
                 lab.wait(30)
             except subprocess.TimeoutExpired:
                 os.killpg(lab.pid, signal.SIGKILL)
+                lab.wait()
         return {
             "installed": installed - start, "served": served - installed, "shown": shown - served, "all": shown - start,
             "cpu": _spent() - spent, "disk": _megabytes(clone / ".venv", clone.parent / "home"),
