@@ -92,17 +92,19 @@ part = sed -n "/extra == '$(1)'/,/\# via/{s/extra == '$(1)'/python_version >= '3
 LOCKED := --only-binary :all: --require-hashes --no-deps -r
 OURSELVES := --no-deps --no-build-isolation --no-index -e .
 
-# uv takes seconds where pip takes a minute or more. Its cache is in .venv and goes when the work is done, so nothing may link to it
-# by name; the index is pip's.
-uv := .venv/bin/uv pip install --quiet --python $(PY)
+# uv takes seconds where pip takes a minute or more. It and its cache are in .venv/uv and go when the work is done, so nothing may
+# link to the cache by name. The index is pip's.
+uv := .venv/uv/bin/uv pip install --quiet --python $(PY)
 pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-cache-dir
 index = $$($(PY) -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.index-url='\(.*\)'$$/\1/p" | head -n 1)
 define install
-	@{ export UV_LINK_MODE=hardlink UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
-		$(uv) $(LOCKED) $(1) && $(uv) $(OURSELVES); } 2>>.venv/uv.log || { \
+	@$(call part,uv) >.venv/uv.lock
+	@{ $(pip) --target .venv/uv $(LOCKED) .venv/uv.lock; \
+		export UV_LINK_MODE=hardlink UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/uv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
+		$(uv) $(LOCKED) $(1) && $(uv) $(OURSELVES); } 2>.venv/uv.log || { \
 		echo "uv cannot install here, for the reason in .venv/uv.log, so pip does: it takes a minute or two."; \
 		$(pip) $(LOCKED) $(1) && $(pip) $(OURSELVES); }
-	@rm -rf .venv/cache
+	@rm -rf .venv/uv
 endef
 
 $(STAMP): requirements.lock pyproject.toml
@@ -112,8 +114,6 @@ $(STAMP): requirements.lock pyproject.toml
 		echo "$(PYTHON) cannot make a local environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@if [ "$(HEALTH)" != True ]; then rm -rf .venv && "$(PYTHON)" -m venv .venv; fi
 	@echo "Installing what running needs into .venv."
-	@$(call part,uv) >.venv/uv.lock
-	@$(pip) $(LOCKED) .venv/uv.lock 2>.venv/uv.log || true
 	$(call install,requirements.lock)
 	@$(PY) -c 'import sys; open("$(STAMP)", "w").write(sys.prefix)'
 	@echo "Done. Next: make lab, or make test."

@@ -114,7 +114,7 @@ def test_uv_installs_what_running_needs_and_later_what_checks_need(checkout: Che
     )  # uv does not read pip's settings: we hand them on
     assert locked.endswith("--only-binary :all: --require-hashes --no-deps -r requirements.lock")
     assert ourselves.endswith("-e .")
-    assert not (checkout.folder / ".venv" / "cache").exists()
+    assert not (checkout.folder / ".venv" / "uv").exists()
 
     checkout.make("setup")
     assert len(checkout.asked()) == 2, "installed twice"
