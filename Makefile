@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/agentflow-setup
-UV := uv==0.13.9
+DEV := .venv/agentflow-dev
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg
 NOTEBOOKS := $(wildcard notebooks)
@@ -21,7 +21,7 @@ endif
 help: ## prints this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1@\2/p' Makefile | awk -F@ '{printf "%-20s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## installs everything into .venv from requirements.lock, unless that is already done
+setup: $(STAMP) ## installs what running needs into .venv from requirements.lock, unless that is already done
 
 lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the first notebook
 	.venv/bin/agentflow lab
@@ -29,7 +29,7 @@ lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the firs
 test: browser ## runs every test in under ten minutes: unit, integration, browser and notebooks
 	$(PYTEST) -m "not long" $(NBVAL) tests $(NOTEBOOKS)
 
-test-notebooks: $(STAMP) ## runs the notebooks and compares what they print with what is committed
+test-notebooks: $(DEV) ## runs the notebooks and compares what they print with what is committed
 	$(PYTEST) $(NBVAL) notebooks
 
 test-long: browser ## runs the tests that take too long for `make test`
@@ -41,9 +41,10 @@ test-unpinned: browser ## runs the tests of `make test` with the newest versions
 	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
 	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
 		--deselect tests/house/test_imports.py::test_an_import_and_a_command_bring_in_the_packages_of_the_list_and_no_other \
+		--deselect tests/house/test_house.py::test_an_installer_takes_from_the_lock_what_running_needs_and_no_more \
 		$(NBVAL) tests $(NOTEBOOKS)
 
-lint: $(STAMP) ## checks style, format and types
+lint: $(DEV) ## checks style, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy agentflow
@@ -51,31 +52,61 @@ lint: $(STAMP) ## checks style, format and types
 site: $(STAMP) ## builds the course as pages in artifacts/site, which open without a network
 	$(PY) -m agentflow.lab.site
 
-bench: $(STAMP) ## measures the engine and writes docs/benchmarks.md
+bench: $(DEV) ## measures the engine and writes docs/benchmarks.md
 	$(PY) -m tests.bench
 
 # Universal: one lock for Linux, macOS and Windows, Python 3.11 to 3.14. The loop proves that nothing has to be compiled.
+# What running needs has no mark; the rest gets the mark of its part, for `part` above.
+COMPILE = build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header
+
 lock: ## writes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=--upgrade takes newer versions
 	"$(PYTHON)" -m venv build/lock
-	build/lock/bin/python -m pip install --quiet "$(UV)"
-	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --all-extras \
-		--generate-hashes --no-header --annotation-style line $(LOCK_FLAGS) --output-file requirements.lock pyproject.toml >build/lock/log
+	$(call part,uv) >build/lock/uv.lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check $(LOCKED) build/lock/uv.lock
+	sed "s/ ; extra == '[a-z]*' and (\(.*\))/ ; \1/; s/ ; extra == '[a-z]*'//" requirements.lock >build/lock/all
+	$(COMPILE) --all-extras --generate-hashes --annotation-style line $(LOCK_FLAGS) --output-file build/lock/all pyproject.toml >build/lock/log
+	$(COMPILE) --extra setup --no-annotate --constraints build/lock/all --output-file build/lock/run pyproject.toml >build/lock/log
 	@for system in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-msvc; do \
 		for version in 3.11 3.12 3.13 3.14; do \
 			build/lock/bin/uv pip compile --quiet --no-deps --only-binary :all: --python-platform $$system \
-				--python-version $$version --output-file build/lock/check requirements.lock >build/lock/log || exit 1; \
+				--python-version $$version --output-file build/lock/check build/lock/all >build/lock/log || exit 1; \
 		done; \
 	done
+	@awk -F == 'FNR == NR { run[$$1]; next } /^[a-z0-9]/ && !($$1 in run) { \
+		mark = " ; extra == \047" ($$1 == "uv" ? "uv" : "dev") "\047"; \
+		if (sub(/ ; /, mark " and (")) sub(/ .$$/, ") \\"); else sub(/ .$$/, mark " \\") } { print }' \
+		build/lock/run build/lock/all >requirements.lock
 	@echo "requirements.lock: every package has a wheel for Linux, macOS and Windows and Python 3.11 to 3.14."
 
 clean: ## removes .venv and what tests and builds left behind; the laboratory's data stays
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find agentflow tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-browser: $(STAMP)
+browser: $(DEV)
 	@$(PY) -m tests.support.chromium
 
 remake: ;
+
+# The lock has three parts: what running needs, and two that an installer skips, because `extra == 'dev'` (tests and checks) and
+# `extra == 'uv'` hold in no environment. $(call part,NAME) prints one of the two for an installer that should not skip it.
+part = sed -n "/extra == '$(1)'/,/\# via/{s/extra == '$(1)'/python_version >= '3'/;p;}" requirements.lock
+LOCKED := --only-binary :all: --require-hashes --no-deps -r
+OURSELVES := --no-deps --no-build-isolation --no-index -e .
+
+# uv takes seconds where pip takes a minute or more. It and its cache are in .venv/uv and go when the work is done, so nothing may
+# link to the cache by name. The index is pip's.
+uv := .venv/uv/bin/uv pip install --quiet --python $(PY)
+pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-cache-dir
+index = $$($(PY) -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.index-url='\(.*\)'$$/\1/p" | head -n 1)
+define install
+	@$(call part,uv) >.venv/uv.lock
+	@{ $(pip) --target .venv/uv $(LOCKED) .venv/uv.lock; \
+		export UV_LINK_MODE=hardlink UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/uv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
+		$(uv) $(LOCKED) $(1) && $(uv) $(OURSELVES); } 2>.venv/uv.log || { \
+		echo "uv cannot install here, for the reason in .venv/uv.log, so pip does: it takes a minute or two."; \
+		$(pip) $(LOCKED) $(1) && $(pip) $(OURSELVES); }
+	@rm -rf .venv/uv
+endef
 
 $(STAMP): requirements.lock pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) was not found: AgentFlow needs Python 3.11 or newer."; exit 1; }
@@ -83,8 +114,13 @@ $(STAMP): requirements.lock pyproject.toml
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make a local environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@if [ "$(HEALTH)" != True ]; then rm -rf .venv && "$(PYTHON)" -m venv .venv; fi
-	@echo "Installing into .venv: one or two minutes the first time."
-	@$(PY) -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@echo "Installing what running needs into .venv."
+	$(call install,requirements.lock)
 	@$(PY) -c 'import sys; open("$(STAMP)", "w").write(sys.prefix)'
 	@echo "Done. Next: make lab, or make test."
+
+$(DEV): $(STAMP)
+	@echo "Installing what tests and checks need into .venv."
+	@$(call part,dev) >.venv/dev.lock
+	$(call install,.venv/dev.lock)
+	@touch $(DEV)

@@ -1,16 +1,21 @@
 """The house keeps its own rules: what lies where, what is locked, and that nothing of one machine is committed."""
 
+import ast
 import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distribution, packages_distributions, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support import chromium
 
@@ -90,10 +95,49 @@ def test_the_lock_carries_names_versions_and_hashes_and_nothing_else():
 
 def test_what_runs_here_is_what_the_lock_says():
     pins = {name: re.match(r"\S+==(\S+)", entry) for name, entry in locked().items()}
-    for name in declared():
+    for name in declared() - {"uv"}:  # where uv cannot be had, pip installs
         pin = pins[name]
         assert pin is not None
-        assert version(name) == pin.group(1), f"{name} differs from requirements.lock: run make setup"
+        assert version(name) == pin.group(1), f"{name} differs from requirements.lock: run make test, which installs it"
+
+
+def running() -> set[str]:
+    """What the lock has for an installer that meets no extra: its first part, on this machine."""
+    markers = {name: re.match(r"\S+ ; (.*) \\", entry) for name, entry in locked().items()}
+    return {name for name, found in markers.items() if not found or Marker(found.group(1)).evaluate({"extra": ""})}
+
+
+def needed_by(names: list[str]) -> set[str]:
+    """These requirements and everything below them, as the installed packages declare it."""
+    found: set[str] = set()
+    waiting = [Requirement(name) for name in names]
+    while waiting:
+        one = waiting.pop()
+        key = f"{canonicalize_name(one.name)}[{','.join(sorted(one.extras))}]"
+        if key not in found:
+            found.add(key)
+            below = [Requirement(text) for text in distribution(one.name).requires or ()]
+            extras = one.extras or {""}
+            waiting += [r for r in below if not r.marker or any(r.marker.evaluate({"extra": e}) for e in extras)]
+    return {key.partition("[")[0] for key in found}
+
+
+def test_an_installer_takes_from_the_lock_what_running_needs_and_no_more():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    assert running() == needed_by([*project["project"]["dependencies"], *extras["setup"]])
+    assert {re.split("[<>=]", one)[0] for one in project["build-system"]["requires"]} <= running()
+    assert running() & {"mypy", "playwright", "pytest", "ruff", "schemathesis", "hypothesis", "uv"} == set()
+
+
+def test_whatever_the_package_imports_is_in_that_part():
+    owners = packages_distributions()
+    for path in (ROOT / "agentflow").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in {name.partition(".")[0] for name in names} - {"agentflow", *sys.stdlib_module_names}:
+                assert {canonicalize_name(owner) for owner in owners[name]} & running(), f"{path}: {name}"
 
 
 # --- commands
