@@ -5,9 +5,14 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/agentflow-setup
 DEV := .venv/agentflow-dev
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile
+# Many tests wait for a lease, a process or a page, so there are more workers than most machines have cores to spare.
+PYTEST := $(PY) -m pytest -p tests.support.no_rfc3987
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg
 NOTEBOOKS := $(wildcard notebooks)
+
+# Installing compiles nothing, so what is imported has to be kept, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 # A .venv whose Python is gone, or which was made in another folder, is made again.
 HEALTH := $(shell $(PY) -c 'import sys; print(open("$(STAMP)").read() == sys.prefix)' 2>/dev/null)
@@ -27,19 +32,19 @@ lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the firs
 	.venv/bin/agentflow lab
 
 test: browser ## runs every test in under ten minutes: unit, integration, browser and notebooks
-	$(PYTEST) -m "not long" $(NBVAL) tests $(NOTEBOOKS)
+	$(PYTEST) $(PARALLEL) -m "not long" $(NBVAL) tests $(NOTEBOOKS)
 
 test-notebooks: $(DEV) ## runs the notebooks and compares what they print with what is committed
-	$(PYTEST) $(NBVAL) notebooks
+	$(PYTEST) $(PARALLEL) $(NBVAL) notebooks
 
 test-long: browser ## runs the tests that take too long for `make test`
-	$(PYTEST) -m long --timeout 3600 tests
+	$(PYTEST) $(PARALLEL) -m long --timeout 3600 tests
 
 # Versions newer than the lock's may break us; the weekly job (.github/workflows/weekly.yml) finds out before a user does.
 test-unpinned: browser ## runs the tests of `make test` with the newest versions that pyproject.toml allows, in a separate environment
 	"$(PYTHON)" -m venv build/unpinned
 	build/unpinned/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e ".[dev]"
-	build/unpinned/bin/python -m pytest -n 2 --dist loadfile -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
+	build/unpinned/bin/python -m pytest $(PARALLEL) -m "not long" --deselect tests/house/test_house.py::test_what_runs_here_is_what_the_lock_says \
 		--deselect tests/house/test_imports.py::test_an_import_and_a_command_bring_in_the_packages_of_the_list_and_no_other \
 		--deselect tests/house/test_house.py::test_an_installer_takes_from_the_lock_what_running_needs_and_no_more \
 		$(NBVAL) tests $(NOTEBOOKS)
