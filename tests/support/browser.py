@@ -188,9 +188,10 @@ def open_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1]) ->
 
 
 def change_theme(page: Page, theme: str) -> None:
-    """JupyterLab is drawn in this theme."""
+    """JupyterLab is drawn in this theme, and the splash that covers the change, and hides all text from axe, is gone."""
     page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
-    wait_until(page, "theme => document.body.dataset.jpThemeName === theme", theme)
+    drawn = "document.body.dataset.jpThemeName === theme && !document.getElementById('jupyterlab-splash')"
+    wait_until(page, f"theme => {drawn}", theme)
 
 
 def in_each_theme(page: Page) -> Iterator[str]:
