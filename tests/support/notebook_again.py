@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -41,7 +42,16 @@ class _Again(pytest.Item):
         with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
             patch.setenv("IPYTHONDIR", home)
             again = execute(self.path)
-        assert compared(again) == compared(nbformat.read(self.path, as_version=4))
+        pairs = zip(compared(nbformat.read(self.path, as_version=4)), compared(again), strict=True)
+        for number, (committed, now) in enumerate(pairs):
+            assert now == committed, (
+                f"cell {number} of {self.path.name} shows\n{now}\nand is committed with\n{committed}"
+            )
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
+        """The failure, from this file on."""
+        excinfo.traceback = excinfo.traceback.cut(path=__file__)
+        return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where it is, as pytest tells it."""
