@@ -50,15 +50,19 @@ APART = (
     "tests/notebooks/test_notebooks.py",
 )
 # What takes longest begins first, so that no worker is left alone with it at the end.
-FIRST = ("tests/browser/", "tests/notebooks/", "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
+BROWSER = "tests/browser/"
+FIRST = (BROWSER, "tests/notebooks/", "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
 
 
 class Scheduling(LoadScopeScheduling):
-    """A file's tests share a worker, and with it what the file's fixtures made, unless the file is one of `APART`."""
+    """A file's tests share a worker, and with it what the file's fixtures made, unless the file is one of `APART`.
+
+    The tests of `tests/browser` share one too: they have one JupyterLab and one Chromium.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
+        return nodeid if file in APART else BROWSER if file.startswith(BROWSER) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
