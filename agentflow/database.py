@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, unquote
 
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
+from .address import addresses
 from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
 from .log import log_event, logger
@@ -84,7 +84,7 @@ class Database:
             )
         if schema == "information_schema" or schema.startswith("pg_"):
             raise BadName(f"Schema name {schema!r} is reserved for PostgreSQL itself. Choose another.")
-        self.address, self.where = _addresses(url)  # with its password, and without
+        self.address, self.where = addresses(url)  # with its password, and without
         self.schema, self.patience, self.application_name = schema, patience, application_name
         self.give_up, self.door = threading.Event(), door
         self._idle: list[psycopg.Cursor[DictRow]] = []  # last in, first out; each has a connection of its own
@@ -301,26 +301,6 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('full_page_writes')::bool AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
-
-
-# SQLAlchemy's grammar: driver, user, password (any sign but @), and the rest. What was once read as a password stays one.
-_URL = re.compile(
-    r"([\w+]+)://(?:([^:/]*)(?::([^@]*))?@)?+((?:\[[^/?]+\]|[^/:?]+)?(?::[0-9]+)?(?:/[^?]*)?(?:\?.*)?)", re.DOTALL
-)
-
-
-def _addresses(url: str) -> tuple[str, str]:
-    """Returns the URL in one spelling, and without its password. Raises BadName, which does not repeat the URL."""
-    found = _URL.fullmatch(url)
-    if not found:
-        raise BadName("DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database.")
-    driver, user, password, rest = found.groups()
-    if driver not in ("postgres", "postgresql", "postgresql+psycopg"):
-        raise BadName(f"DATABASE_URL starts with {driver}://, but AgentFlow needs postgresql://.")
-    user, password = (part and quote(unquote(part), safe=" +") for part in (user, password))
-    start, secret = f"postgresql+psycopg://{user or ''}", "" if password is None else f":{password}"
-    rest = rest if user is None else f"@{rest}"
-    return start + secret + rest, start + (secret and ":***") + re.sub(r"(password=)[^&]*", r"\1***", rest)
 
 
 def driver_sql(sql: str) -> bytes:

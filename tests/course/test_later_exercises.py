@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from agentflow import Engine, Policy, StepFailed
-from agentflow.lab.course import stages
+from agentflow.lab.course import judging, stages
 from agentflow.lab.course.checks import CheckFailed
 from agentflow.lab.course.judging import NOT_SOLVED, judged
 from agentflow.lab.course.stages.beyond_the_lab import POLL
 from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.laboratory.scratch_schema import new_name
 from agentflow.lab.notebook.tables import query
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.worker import Worker
@@ -31,8 +32,23 @@ def refused(judge: Callable[..., str], function: Callable[..., Any], says: str, 
     assert not re.search(r"[0-9a-f]{32}", str(caught.value))
 
 
+MADE: list[str] = []  # schemas of this test's judges; tests beside it have others
+
+
+@pytest.fixture(autouse=True)
+def _made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(prefix: str) -> str:
+        MADE.append(new_name(prefix))
+        return MADE[-1]
+
+    MADE.clear()
+    monkeypatch.setattr(judging, "new_name", named)
+
+
 def schemas_of_judges(engine: Engine) -> list[dict[str, Any]]:
-    return rows(engine, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'exercise%'")
+    """The schemas of this test's judges that are still there."""
+    both = [*MADE, *(f"{name}_world" for name in MADE)]
+    return rows(engine, "SELECT nspname FROM pg_namespace WHERE nspname = ANY(:both)", both=both)
 
 
 # -- 06, reliability evidence

@@ -55,6 +55,6 @@ def test_a_refused_load_is_told_as_refused(engine: Engine) -> None:
     engine.create_workflow("help", workflow_id="w")
     assert engine.claim_workflow("A") is not None
     seen: list[Boundary] = []
-    with pytest.raises(BaseException, match="load refused"):
+    with pytest.raises(BaseException, match="load was refused"):
         engine.with_hook(seen.append).load(Claim("w", "A", 7))
     assert [(boundary.edge, boundary.outcome) for boundary in seen] == [("before", None), ("after", "refused")]
