@@ -20,7 +20,7 @@ ifneq ($(HEALTH),True)
 $(STAMP): remake
 endif
 
-.PHONY: help setup lab test test-notebooks test-long test-unpinned lint site bench lock clean remake browser
+.PHONY: help setup lab check test test-notebooks test-long test-unpinned lint site bench lock clean remake browser
 .DELETE_ON_ERROR:
 
 help: ## prints this list
@@ -34,7 +34,14 @@ lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the firs
 test: browser ## runs every test in under ten minutes: unit, integration, browser and notebooks
 	$(PYTEST) $(PARALLEL) -m "not long" $(NBVAL) tests $(NOTEBOOKS)
 
-test-notebooks: $(DEV) ## runs the notebooks and compares what they print with what is committed
+# What a change in the engine, in a statement or in the words of a history breaks first.
+FAST := tests/house/test_arrows.py tests/house/test_names.py tests/house/test_house.py tests/engine/test_tutorial.py tests/engine/test_statements.py \
+	tests/engine/test_steps.py tests/engine/test_identity.py tests/engine/test_events.py tests/lab/history tests/lab/schedule/test_grammar.py
+
+check: lint ## checks style, types and the promises that are quick to check: under a tenth of `make test`
+	$(PYTEST) -p no:nbval -p no:schemathesis -q -m "not long" $(FAST)
+
+test-notebooks: $(DEV) ## runs every notebook twice and compares what it prints with what is committed
 	$(PYTEST) $(PARALLEL) $(NBVAL) notebooks
 
 test-long: browser ## runs the tests that take too long for `make test`

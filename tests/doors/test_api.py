@@ -64,9 +64,16 @@ def client_of(engine: Engine) -> TestClient:
     return TestClient(create_app(engine), base_url=HERE, raise_server_exceptions=False)
 
 
+@pytest.fixture(scope="module")
+def client_of_all(shared_database: Database) -> TestClient:
+    """Making an application takes longer than most requests to it, so the tests of this module share one."""
+    return client_of(Engine(shared_database))
+
+
 @pytest.fixture
-def client(engine: Engine) -> TestClient:
-    return client_of(engine)
+def client(engine: Engine, client_of_all: TestClient) -> TestClient:
+    """A client of an API whose laboratory is empty."""
+    return client_of_all
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_uv_installs_what_running_needs_and_later_what_checks_need(checkout: Che
     assert "No module named ruff" in linted.stderr  # this lock has none
 
 
+@pytest.mark.long
 def test_pip_installs_where_uv_cannot_be_had_and_says_so(checkout: Checkout) -> None:
     (checkout.folder / "wheels" / "uv-1-py3-none-any.whl").unlink()
     done = checkout.make("setup")
@@ -136,6 +137,7 @@ def test_pip_installs_where_uv_cannot_be_had_and_says_so(checkout: Checkout) -> 
     assert checkout.has("checks")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["runs", "checks", "uv"])
 def test_a_package_with_another_hash_is_never_installed(checkout: Checkout, name: str) -> None:
     wheel(checkout.folder / "wheels", name, "#!python\n" if name == "uv" else None)

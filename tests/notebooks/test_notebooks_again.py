@@ -12,7 +12,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (
-    *(sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"),
+    *(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.support.no_rfc3987",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-p",
+        "no:cacheprovider",
+    ),
     *("--nbval", "--nbval-current-env", "--nbval-cell-timeout=60"),
     *("--nbval-sanitize-with", "tests/support/nbval-sanitize.cfg", "notebooks"),
 )
