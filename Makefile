@@ -29,6 +29,7 @@ help: ## prints this list
 setup: $(STAMP) ## installs what running needs into .venv from requirements.lock, unless that is already done
 
 lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the first notebook
+	@[ -x .venv/bin/agentflow ] || $(MAKE) --always-make setup
 	.venv/bin/agentflow lab
 
 test: browser ## runs every test in under ten minutes: unit, integration, browser and notebooks

@@ -21,7 +21,7 @@ def addresses(url: str) -> tuple[str, str]:
     driver, user, password, rest = found.groups()
     if driver not in ("postgres", "postgresql", "postgresql+psycopg"):
         raise BadName(f"DATABASE_URL starts with {driver}://, but AgentFlow needs postgresql://.")
-    user, password = (part and quote(unquote(part), safe=" +") for part in (user, password))
+    user, password = (part and quote(unquote(part), safe="+") for part in (user, password))
     start, secret = f"postgresql+psycopg://{user or ''}", "" if password is None else f":{password}"
     rest = rest if user is None else f"@{rest}"
     return start + secret + rest, start + (secret and ":***") + re.sub(r"(password=)[^&]*", r"\1***", rest)

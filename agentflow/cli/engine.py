@@ -178,6 +178,7 @@ def reset(
     from ..migrations import is_laboratory
 
     engine = Engine(find_database(schema, patience=COMMAND_PATIENCE))
+    _check_that_it_exists(engine.database)
     if not is_laboratory(engine.database):
         raise NotALaboratory(
             f"Schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
@@ -238,7 +239,8 @@ def submit(
         if shown:
             typer.echo(err=True)
     how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
-    said = f"{created:,} created in schema {schema!r}; `agentflow worker{how}` runs them."
+    where = "" if schema == DEFAULT_SCHEMA else f" --schema {schema}"
+    said = f"{created:,} created in schema {schema!r}; `agentflow worker{where}{how}` runs them."
     answer(as_json, {"schema": schema, "workflow": workflow, "created": created}, said)
 
 

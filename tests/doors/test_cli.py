@@ -292,6 +292,17 @@ def test_reset_with_yes_does_not_ask_and_tells_programs_what_went(run: Run, engi
     assert rows(engine, "SELECT n FROM {s}.history") == []
 
 
+@pytest.mark.parametrize("command", [["report"], ["reset", "--yes"]])
+def test_a_schema_that_is_not_there_is_one_sentence(run: Run, command: list[str]) -> None:
+    assert "Schema 'nowhere' does not exist at" in refused(run(*command, "--schema", "nowhere"))
+
+
+def test_submit_names_the_worker_that_runs_them_in_this_schema(run: Run, engine: Engine) -> None:
+    schema = engine.database.schema
+    said = run("submit", "--requests", "-", "--schema", schema, stdin="one\n").stdout
+    assert said == f"1 created in schema '{schema}'; `agentflow worker --schema {schema}` runs them.\n"
+
+
 # -- submit ----------------------------------------------------------------------------------------------------------
 
 AWKWARD = ['Please, "unlock" my account', "two\nlines", "smørrebrød 🙏", "'; drop table workflows; --"]
