@@ -46,7 +46,7 @@ def moved(place: Place, raw: Sequence[Raw], rounds: int, say: Callable[[str], No
     drawn = timeline_over_python(place, rounds=rounds)
     return [
         row("20 moves on thread lanes", found["thread"], RAW, 4),
-        row("20 moves on process lanes, their start included", found["process"], PROCESS, 4),
+        row("20 moves on process lanes, their start included", found["process"], PROCESS, 5),
         row(f"drawing a timeline of {ENTRIES} entries", drawn, PYTHON, 0.8),
     ]
 
@@ -63,7 +63,7 @@ def waited_for(place: Place, raw: Sequence[Raw], say: Callable[[str], None]) -> 
     return [
         row("a click to the changed picture in Chromium", click, "a click to a changed `widgets.HTML`", 6),
         row("the crash atlas", killed, f"{BESIDE} bare processes that send the statements of 20 moves", 80),
-        row("the pair matrix", pairs, f"the statements of 20 moves in {AT_ONCE} threads, raw", 400),
+        row("the pair matrix", pairs, f"the statements of 20 moves in {AT_ONCE} threads, raw", 650),
     ]
 
 
