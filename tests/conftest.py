@@ -47,11 +47,10 @@ APART = (
     "tests/lab/crashes/test_soak.py",
     "tests/lab/explorer/test_verdicts.py",
     "tests/lab/schedule/test_play.py",
-    "tests/notebooks/test_notebooks.py",
 )
 # What takes longest begins first, so that no worker is left alone with it at the end.
 BROWSER = "tests/browser/"
-FIRST = (BROWSER, "tests/notebooks/", "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
+FIRST = (BROWSER, "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
 
 
 class Scheduling(LoadScopeScheduling):

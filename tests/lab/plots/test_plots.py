@@ -350,10 +350,14 @@ def test_recoveries_of_real_kills_add_up_to_their_span(crashed: Engine) -> None:
     table = recoveries_frame(crashed, poll_seconds=POLL)
     assert len(table) >= 3 and set(table["label"]) == {"lease 0.4 s"}
     spans = {(row["workflow_id"], row["fence_token"]): row["span_ms"] for row in crashed.recoveries()}
+    claims = rows(crashed, "SELECT workflow_id, fence_token, at FROM {s}.history WHERE event = 'workflow_claimed'")
+    claimed_at = {(row["workflow_id"], row["fence_token"]): row["at"] for row in claims}
     for _, row in table.iterrows():
         parts = row["detect_ms"] + row["claim_ms"] + row["replay_ms"] + row["re_execute_ms"]
         assert parts == pytest.approx(spans[row["workflow"], row["token"]], abs=0.01)
         assert row["detect_ms"] > 0
+        apart = claimed_at[row["workflow"], row["token"]] - claimed_at[row["workflow"], row["token"] - 1]
+        assert apart.total_seconds() >= LEASE / 2  # nobody takes over a lease that has half of its time left
     assert len(points(plots.recovery_latency(table), "row0-taken")) == len(table)
 
 
