@@ -109,15 +109,19 @@ OURSELVES := --no-deps --no-build-isolation --no-index -e .
 # uv takes seconds where pip takes a minute or more. It and its cache are in .venv/uv and go when the work is done, so nothing may
 # link to the cache by name. The index is pip's.
 uv := .venv/uv/bin/uv pip install --quiet --python $(PY)
-pip := $(PY) -m pip install --quiet --disable-pip-version-check --no-cache-dir
-index = $$($(PY) -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.index-url='\(.*\)'$$/\1/p" | head -n 1)
+pip := -m pip install --quiet --disable-pip-version-check --no-cache-dir
+index = $$("$$python" -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.index-url='\(.*\)'$$/\1/p" | head -n 1)
+# The lock has a pip for .venv, too. Until it is there, the one of $(PYTHON) fetches uv: ensurepip takes four seconds.
+has_pip = -c 'import pip' 2>/dev/null
 define install
 	@$(call part,uv) >.venv/uv.lock
-	@{ $(pip) --target .venv/uv $(LOCKED) .venv/uv.lock; \
+	@python=$(PY); $(PY) $(has_pip) || if "$(PYTHON)" $(has_pip); then python="$(PYTHON)"; else $(PY) -m ensurepip >/dev/null; fi; \
+		{ "$$python" $(pip) --target .venv/uv $(LOCKED) .venv/uv.lock; \
 		export UV_LINK_MODE=hardlink UV_CACHE_DIR="$${UV_CACHE_DIR:-.venv/uv/cache}" UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(index)}"; \
 		$(uv) $(LOCKED) $(1) && $(uv) $(OURSELVES); } 2>.venv/uv.log || { \
 		echo "uv cannot install here, for the reason in .venv/uv.log, so pip does: it takes a minute or two."; \
-		$(pip) $(LOCKED) $(1) && $(pip) $(OURSELVES); }
+		$(PY) $(has_pip) || $(PY) -m ensurepip >/dev/null; \
+		$(PY) $(pip) $(LOCKED) $(1) && $(PY) $(pip) $(OURSELVES); }
 	@rm -rf .venv/uv
 endef
 
@@ -126,7 +130,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.version_info >= (3, 11) or sys.exit("AgentFlow needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Install a newer one, then name it: make setup PYTHON=python3.13" % sys.version_info[:2])'
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make a local environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
-	@if [ "$(HEALTH)" != True ]; then rm -rf .venv && "$(PYTHON)" -m venv .venv; fi
+	@if [ "$(HEALTH)" != True ]; then rm -rf .venv && "$(PYTHON)" -m venv --without-pip .venv; fi
 	@echo "Installing what running needs into .venv."
 	$(call install,requirements.lock)
 	@$(PY) -c 'import sys; open("$(STAMP)", "w").write(sys.prefix)'
