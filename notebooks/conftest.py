@@ -3,9 +3,11 @@
 import os
 from pathlib import Path
 
+import jupyter_client.launcher
 import pytest
 
 from tests import conftest as tests
+from tests.support import programs
 from tests.support.notebook_again import NotebookAgain
 
 
@@ -15,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if home := os.environ.get("AGENTFLOW_TEST_HOME"):
         os.environ["AGENTFLOW_HOME"] = home
     os.environ.setdefault("AGENTFLOW_COURSE", "course_under_test")
+    jupyter_client.launcher.Popen = programs.Kernel
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -27,8 +27,12 @@ _HOME = "AGENTFLOW_TEST_HOME"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The controller starts the server before any worker asks for it."""
-    if hasattr(config, "workerinput") or os.environ.get("DATABASE_URL") or os.environ.get(_HOME):
+    """The controller starts the server, and the process that forks programs, before any worker asks for them."""
+    if hasattr(config, "workerinput"):
+        return
+    if config.getoption("numprocesses", None):
+        programs.warm()
+    if os.environ.get("DATABASE_URL") or os.environ.get(_HOME):
         return
     from agentflow.server import ensure_running
 

@@ -1,15 +1,15 @@
 """AgentFlow's command line, and other programs, as real processes: run to the end, or running while a test looks.
 
-They are forks of `tests.support.warm`, which has imported what they need. Each command is also tested once as the program
-that people start: `installed` and `installed_running`. No process outlives its test.
+They are forks of `tests.support.warm`, which has imported what they need, and so are the notebooks' kernels. Each command is
+also tested once as the program that people start: `installed` and `installed_running`. No process outlives its test.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -106,20 +106,22 @@ class Program:
 
     def __init__(
         self, arguments: Sequence[str], *, standard: Sequence[IO[str] | int], module: str = "agentflow", code: str = "",
-        env: Mapping[str, str] | None = None, cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None, cwd: Path = ROOT, session: bool = False,
     ) -> None:  # fmt: skip
         self.args, self.returncode = [code or module, *arguments], None
         self.stdin, self.stdout, self.stderr = None, None, None
         asked = {
             "arguments": list(arguments), "module": module, "code": code, "folder": str(cwd),
-            "environment": dict(environment() if env is None else env),
+            "session": session, "environment": dict(environment() if env is None else env),
         }  # fmt: skip
         with tempfile.TemporaryFile("w+", encoding="utf-8") as request:
             json.dump(asked, request)
             request.seek(0)
             told, told_there = os.pipe()
             files = [file if isinstance(file, int) else file.fileno() for file in (*standard, request, told_there)]
-            socket.send_fds(_warm()[0], [b"!"], files)
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.connect(warm()[0])
+                socket.send_fds(channel, [b"!"], files)
             os.close(told_there)
         self._told = open(told)  # noqa: SIM115 (closed when the exit code has been told)
         self.pid = int(self._told.readline())
@@ -173,21 +175,51 @@ class Program:
         return printed, "".join(errors)
 
 
-@functools.cache
-def _warm() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that forks, started by the first program of a run."""
-    here, there = socket.socketpair()
-    with there:
-        command = [sys.executable, "-m", "tests.support.warm", str(there.fileno())]
-        env = environment()
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()])
-    return here, process
+class Kernel(Program):
+    """A notebook's kernel, with what Jupyter asks of the process that it started."""
+
+    def __init__(self, command: Sequence[str], *, env: dict[str, str], cwd: str, stderr: IO[str] | None, **_: object):
+        _, _, module, *arguments = (part for part in command if not part.startswith("-X"))
+        env["JPY_PARENT_PID"] = warm()[1]  # a kernel ends with its parent
+        with open(os.devnull) as nothing:
+            standard = nothing, sys.__stdout__ or 1, stderr or 2
+            super().__init__(arguments, module=module, env=env, cwd=Path(cwd), standard=standard, session=True)
+        self.stdin = open(os.devnull)  # noqa: SIM115 (whoever started it closes it)
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+_PATH, _PID = "AGENTFLOW_TEST_WARM", "AGENTFLOW_TEST_WARM_PID"
+
+
+def warm() -> tuple[str, str]:
+    """The socket and the id of the process that forks: one for all processes of a run, started by the first that asks."""
+    if _PATH not in os.environ:
+        path = os.path.join(tempfile.mkdtemp(prefix="agentflow-warm-"), "socket")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen(100)
+            command = [sys.executable, "-m", "tests.support.warm", str(listening.fileno())]
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, pass_fds=[listening.fileno()]
+            )
+        os.environ |= {_PATH: path, _PID: str(process.pid)}
+        _started.append(process)
+    return os.environ[_PATH], os.environ[_PID]
+
+
+_started: list[subprocess.Popen[bytes]] = []
 
 
 def stop() -> None:
-    """The process that forks has ended, if one was started."""
-    if _warm.cache_info().currsize:
-        channel, process = _warm()
-        channel.close()
+    """The process that forks has ended, if this one started it."""
+    for process in _started:
+        assert process.stdin
+        process.stdin.close()
         process.wait(30)
-        _warm.cache_clear()
+        shutil.rmtree(Path(os.environ.pop(_PATH)).parent)
+        del os.environ[_PID]
+    _started.clear()

@@ -1,6 +1,7 @@
 """Programs as processes of their own, without the second in which each would import the same packages again.
 
-`python -m tests.support.warm FD` has imported them, and forks for each program that `tests.support.programs` asks for. The
+`python -m tests.support.warm FD` has imported them, listens on that socket, and forks for each program or notebook's kernel that
+`tests.support.programs` asks for. The
 fork is a process like any other: its own id, folder, environment, files, signals and exit code; it runs `python -m MODULE` or
 `python -c CODE` and ends as the interpreter ends.
 """
@@ -23,14 +24,15 @@ from typing import Any
 PACKAGES = (
     "agentflow.cli", "agentflow.api", "agentflow.doctor", "agentflow.migrations", "agentflow.worker",
     "agentflow.lab.crashes.soak", "agentflow.lab.explorer.explore", "agentflow.lab.schedule.play",
+    "agentflow.lab.course", "agentflow.lab.plots", "agentflow.lab.room.widget", "ipykernel.kernelapp", "matplotlib.figure", "pandas",
     "alembic.command", "sqlalchemy.dialects.postgresql.psycopg", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
 )  # fmt: skip
 
 
-def serve(channel: socket.socket) -> dict[str, Any] | None:
+def serve(listening: socket.socket) -> dict[str, Any] | None:
     """Forks for each byte that comes, with its files: standard ones, the request, and where the exit code is told.
 
-    Returns the request in the fork, and None when nobody is left to ask.
+    Returns the request in the fork, and None when standard input ends, which whoever started this process keeps open.
     """
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -38,24 +40,24 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
     handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGCHLD, signal.SIGINT)}
     told: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([channel, awake], [], [])
+        ready, _, _ = select.select([listening, awake, 0], [], [])
         if awake in ready:
             os.read(awake, 1000)
             _tell_who_ended(told)
-        if channel in ready:
-            asked, files, _, _ = socket.recv_fds(channel, 1, 5)
-            if not asked:
-                return None
+        if 0 in ready:
+            return None
+        if listening in ready:
+            with listening.accept()[0] as channel:
+                _, files, _, _ = socket.recv_fds(channel, 1, 5)
             pid = os.fork()
             if not pid:
                 signal.set_wakeup_fd(-1)
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
-                for mine in (awake, wake, channel.detach(), *told.values()):
+                for mine in (awake, wake, listening.detach(), *told.values()):
                     os.close(mine)
                 return _begin(files)
             *rest, told[pid] = files
-            os.write(told[pid], f"{pid}\n".encode())
             for file in rest:
                 os.close(file)
 
@@ -71,9 +73,12 @@ def _tell_who_ended(told: dict[int, int]) -> None:
 def _begin(files: list[int]) -> dict[str, Any]:
     """This process stands where the command is to begin: its folder, environment and standard files."""
     *standard, request, told = files
-    os.close(told)
     with open(request, encoding="utf-8") as file:
         asked: dict[str, Any] = json.load(file)
+    if asked["session"]:
+        os.setsid()
+    with open(told, "w") as file:
+        file.write(f"{os.getpid()}\n")
     for number, file in enumerate(standard):
         os.dup2(file, number)
         os.close(file)
