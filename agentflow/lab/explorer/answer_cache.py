@@ -95,7 +95,7 @@ def canonical_text(rows: Rows, keep_crashes: bool = True) -> str:
     if not keep_crashes:
         for row in tables["workflows"]:
             row["crashes"] = 0
-    return json.dumps(tables, separators=(",", ":"))
+    return _in_rows(tables)
 
 
 def _plain(table: str, rows: tuple[DictRow, ...]) -> list[DictRow]:
@@ -258,13 +258,19 @@ _NUMBERS = re.compile(r'"(effect_id|attempt_id)":-?\d+')
 
 def _key(answer: list[dict[str, Any]]) -> str:
     """The canonical text of an answer: numbers that a sequence gives, and times, are left out."""
-    return _NUMBERS.sub(r'"\1":0', json.dumps(answer, default=_named_only, separators=(",", ":")))
+    return _NUMBERS.sub(r'"\1":0', _in_answers(answer))
 
 
 def question(name: str, params: Mapping[str, Any]) -> str:
     """The canonical text of a statement's name and parameters."""
-    return name + json.dumps(params, default=str, separators=(",", ":"))
+    return name + _in_questions(params)
 
 
 def _named_only(value: Any) -> str:
     return "a time" if isinstance(value, datetime) else str(value)
+
+
+# json.dumps() would make an encoder for each of many thousand texts.
+_in_rows = json.JSONEncoder(separators=(",", ":")).encode
+_in_questions = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_in_answers = json.JSONEncoder(separators=(",", ":"), default=_named_only).encode

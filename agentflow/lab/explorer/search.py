@@ -8,6 +8,7 @@ the first way to a state is a shortest one. A move that changes nothing, such as
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -58,6 +59,8 @@ class ExplorerState(NamedTuple):
 
 Successor = tuple[Move, ExplorerState, Happened | None]
 
+_move = functools.cache(Move)  # equal moves are one object, in memory and on the way to the parent process
+
 
 class Rules:
     """The moves that are possible in a state, always in one order, and the state after each."""
@@ -76,7 +79,7 @@ class Rules:
         for index, number in enumerate(state.lanes):
             if number == DEAD:
                 started = self.world.started(self.world.identity(self.lanes[index], state.rows))
-                yield Move("start", self.lanes[index]), _at(started.number, state, index, state.rows), None
+                yield _move("start", self.lanes[index]), _at(started.number, state, index, state.rows), None
         yield from self._renewing(state, alive)
         yield from self._outside(state)
 
@@ -85,14 +88,14 @@ class Rules:
             happened = self.world.go(state.rows, place)
             if happened.rows != state.rows or happened.place.number != place.number:
                 after = _at(happened.place.number, state, index, happened.rows)
-                yield Move("go", self.lanes[index]), after, happened
+                yield _move("go", self.lanes[index]), after, happened
         for kind in _LOSING:
             spent = self._spent(state, kind)
             for index, place in alive:
                 if spent and place.stands and place.stands.transaction == "tool":
                     happened = self.world.go(state.rows, place, kind.loses)
                     after = _at(happened.place.number, spent, index, happened.rows)
-                    yield Move(kind.name, self.lanes[index]), after, happened
+                    yield _move(kind.name, self.lanes[index]), after, happened
 
     def _spent(self, state: ExplorerState, kind: FaultKind) -> ExplorerState | None:
         """The state when this fault is counted against its bound; None if the bound is reached."""
@@ -105,7 +108,7 @@ class Rules:
         for index, place in alive:
             if spent and place.answers:
                 rows = self.world.killed(state.rows, place.program)
-                yield Move("kill", self.lanes[index]), _at(DEAD, spent, index, rows), None
+                yield _move("kill", self.lanes[index]), _at(DEAD, spent, index, rows), None
 
     def _renewing(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         for index, place in alive if state.renewals < self.bounds.renewals else ():
@@ -113,7 +116,7 @@ class Rules:
                 happened = self.world.renewed(state.rows, place)
                 if happened.rows != state.rows:
                     after = state._replace(rows=happened.rows, renewals=state.renewals + 1)
-                    yield Move("renew", self.lanes[index]), after, happened
+                    yield _move("renew", self.lanes[index]), after, happened
 
     def _outside(self, state: ExplorerState) -> Iterator[Successor]:
         rows = self.world.cache.rows(state.rows)
@@ -122,7 +125,7 @@ class Rules:
         spent = self._spent(state, FAULTS["forget"])
         if spent and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
-            yield Move("forget"), spent._replace(rows=happened.rows), happened
+            yield _move("forget"), spent._replace(rows=happened.rows), happened
 
     def _timely(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
         spent, several = self._spent(state, FAULTS["expire"]), len(workflows) > 1
@@ -130,10 +133,10 @@ class Rules:
         for number, row in enumerate(workflows, 1):
             if row["status"] == "ready" and row["lease"] == "live" and spent:
                 happened = self.world.expired(state.rows, row["id"])
-                yield Move("expire", request=None if alone else number), spent._replace(rows=happened.rows), happened
+                yield _move("expire", request=None if alone else number), spent._replace(rows=happened.rows), happened
             if row["status"] == "ready" and row["lease_owner"] is None and not row["due"]:
                 happened = self.world.expired(state.rows, row["id"])
-                yield Move("due", request=number if several else None), state._replace(rows=happened.rows), happened
+                yield _move("due", request=number if several else None), state._replace(rows=happened.rows), happened
 
     def _delivering(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
         several, bit = len(workflows) > 1, 1
@@ -150,7 +153,7 @@ class Rules:
 
 def _at(place: int, state: ExplorerState, index: int, rows: int) -> ExplorerState:
     """The state with these rows, and with the worker of one lane at this place."""
-    return state._replace(rows=rows, lanes=(*state.lanes[:index], place, *state.lanes[index + 1 :]))
+    return ExplorerState(rows, (*state.lanes[:index], place, *state.lanes[index + 1 :]), *state[2:])
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,6 @@ class Graph:
         self.following: list[list[tuple[Move, int]]] = []
         self._numbers: dict[ExplorerState, int] = {rules.first: 0}
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
-        self._moves: dict[Move, Move] = {}  # equal moves are one object, in memory and on the way to the parent process
         self.falls: dict[str, Fall] = {}
         self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
         self.at, self.looked_at, self.depth, self.transitions, self.stopped = 0, 0, 0, 0, ""
@@ -228,7 +230,6 @@ class Graph:
                 continue  # what follows a harm is no news
             known = len(self.states)
             target = self._numbers.setdefault(state, known)
-            move = self._moves.setdefault(move, move)
             self.following[at].append((move, target))
             self.transitions += 1
             if target == known:

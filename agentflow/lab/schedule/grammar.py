@@ -114,7 +114,8 @@ class Move:
     def __str__(self) -> str:
         if self.verb == "go" and self.times != 1:
             return f"{self.lane}*{'' if self.times is None else self.times}"
-        event = quote(self.event, safe=".:-_~/()") + ("" if self.payload_text == "true" else f"={self.payload_text}")
+        event = quote(self.event, safe=".:-_~/()") if self.event else ""
+        event += "" if self.payload_text == "true" else f"={self.payload_text}"
         at = f"@{self.request}" if self.request else ""
         return _WRITTEN[self.verb].format(lane=self.lane, event=event, at=at)
 
