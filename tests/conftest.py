@@ -6,6 +6,7 @@ controller owns it, so it is stopped once, at the very end.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -76,6 +77,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first; the order is otherwise that of the files."""
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end; looking through it for garbage takes a twentieth of a worker's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,9 +1,8 @@
 """Programs as processes of their own, without the second in which each would import the same packages again.
 
-`python -m tests.support.warm FD` has imported them, listens on that socket, and forks for each program or notebook's kernel that
-`tests.support.programs` asks for. The
-fork is a process like any other: its own id, folder, environment, files, signals and exit code; it runs `python -m MODULE` or
-`python -c CODE` and ends as the interpreter ends.
+`python -m tests.support.warm FD` has imported them, listens on that socket, and forks for each program, or kernel of a notebook,
+that `tests.support.programs` asks for. The fork is a process like any other: its own id, folder, environment, files, signals
+and exit code; it runs `python -m MODULE` or `python -c CODE` and ends as the interpreter ends.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Any
 PACKAGES = (
     "agentflow.cli", "agentflow.api", "agentflow.doctor", "agentflow.migrations", "agentflow.worker",
     "agentflow.lab.crashes.soak", "agentflow.lab.explorer.explore", "agentflow.lab.schedule.play",
-    "agentflow.lab.course", "agentflow.lab.plots", "agentflow.lab.room.widget", "ipykernel.kernelapp", "matplotlib.figure", "pandas",
-    "alembic.command", "sqlalchemy.dialects.postgresql.psycopg", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
+    "agentflow.lab.course", "agentflow.lab.plots", "agentflow.lab.room.widget", "ipykernel.kernelapp", "matplotlib.figure",
+    "pandas", "alembic.command", "sqlalchemy.dialects.postgresql.psycopg", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
 )  # fmt: skip
 
 

@@ -93,14 +93,14 @@ def test_the_number_of_schedules_is_that_of_walking_each_of_them(lab: Engine, bo
 
 def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: Engine) -> None:
     """With a budget of two it is kept, since a third take-over would spend it; two expiries do not."""
-    kept = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=2)), lost_replies=0)
-    left_out = explore(lab, lost_replies=0)
+    kept = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=2)), crashes=1, lost_replies=0)
+    left_out = explore(lab, crashes=1, lost_replies=0)
     assert kept.states > left_out.states
     assert (kept.ok, kept.schedules) == (True, left_out.schedules)
 
 
 def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
-    found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), lost_replies=0)
+    found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), crashes=1, lost_replies=0)
     assert found.ok and found.graph
     bench = found.graph.rules.world.cache
     assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
