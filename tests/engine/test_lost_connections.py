@@ -148,6 +148,10 @@ class Holder:
         else:
             self.session.run(f'SELECT 1 FROM "{self.schema}".workflows FOR UPDATE')
 
+    def stop(self, pid: int) -> None:
+        """The statement stands in the queue, before the one that is issued again: a later one might undo what that began."""
+        eventually(lambda: self.watcher.run(f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND NOT granted"))
+
     def waiting(self) -> int:
         query = f"""SELECT count(*) AS n FROM pg_stat_activity
             WHERE wait_event_type = 'Lock' AND query LIKE '%"{self.schema}%'
@@ -182,8 +186,9 @@ def test_a_lost_answer_loses_nothing_and_doubles_nothing(
             proxy.lose(engine.database.sql(name), how, nth)
         else:
             proxy.lose(
-                engine.database.sql(name), how, nth, before=holder.take, after=lambda pid: holder.release(how, pid)
-            )
+                engine.database.sql(name), how, nth,
+                before=holder.take, sent=holder.stop, after=lambda pid: holder.release(how, pid),
+            )  # fmt: skip
         trip.go()
         assert proxy.lost == 1
         eventually(lambda: how == "committed" or holder.released)  # on the proxy's thread, perhaps just now

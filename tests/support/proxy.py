@@ -23,6 +23,7 @@ from sqlalchemy.engine import URL
 from agentflow import Database
 
 Loss = Literal["committed", "pending", "withdrawn"]
+Hooks = tuple[Callable[[], Any], Callable[[int], Any], Callable[[int], Any]]  # before, sent, after
 
 
 def plain(text: str) -> str:
@@ -37,7 +38,7 @@ class Proxy:
         self.upstream = database.url
         self.lost = 0
         self.trouble: list[BaseException] = []
-        self._armed: tuple[str, Loss, int, Callable[[], Any], Callable[[int], Any]] | None = None
+        self._armed: tuple[str, Loss, int, Hooks] | None = None
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = [self._listener]
@@ -60,11 +61,12 @@ class Proxy:
         nth: int = 1,
         *,
         before: Callable[[], Any] = lambda: None,
+        sent: Callable[[int], Any] = lambda pid: None,
         after: Callable[[int], Any] = lambda pid: None,
     ) -> None:
         """The answer to the nth statement of this text from now on will be lost; `before` runs just before it is
-        forwarded, `after` when the client has been cut off, with the process id of PostgreSQL's side."""
-        self._armed = (plain(text), how, nth, before, after)
+        forwarded, `sent` when it was, `after` when the client has been cut off, with the process id of PostgreSQL's side."""
+        self._armed = (plain(text), how, nth, (before, sent, after))
 
     def __enter__(self) -> Proxy:
         return self
@@ -96,13 +98,13 @@ class Proxy:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return server
 
-    def _due(self, text: str) -> tuple[Loss, Callable[[], Any], Callable[[int], Any]] | None:
+    def _due(self, text: str) -> tuple[Loss, Hooks] | None:
         with self._lock:
             if self._armed is None or self._armed[0] != plain(text):
                 return None
-            wanted, how, nth, before, after = self._armed
-            self._armed = (wanted, how, nth - 1, before, after) if nth > 1 else None
-            return (how, before, after) if nth == 1 else None
+            wanted, how, nth, hooks = self._armed
+            self._armed = (wanted, how, nth - 1, hooks) if nth > 1 else None
+            return (how, hooks) if nth == 1 else None
 
 
 def _cut(one: socket.socket) -> None:
@@ -144,19 +146,21 @@ class _Line:
                 name, text, _ = body.split(b"\0", 2)
                 self.texts[name] = text.decode()
             elif head[:1] == b"B" and (due := self.proxy._due(self.texts[body.split(b"\0", 2)[1]])):
-                due[1]()
+                due[1][0]()
                 self.losing = due[0]
             self.server.sendall(head + body)
             if due and head[:1] == b"S" and due[0] != "committed":
-                self._lose(due)
+                self._lose(*due)
                 return
 
-    def _lose(self, due: tuple[Loss, Callable[[], Any], Callable[[int], Any]]) -> None:
+    def _lose(self, how: Loss, hooks: Hooks) -> None:
+        _, sent, after = hooks
+        sent(self.pid)
         self.proxy.lost += 1
-        if due[0] == "withdrawn":
+        if how == "withdrawn":
             _cut(self.server)
         _cut(self.client)
-        due[2](self.pid)
+        after(self.pid)
 
     def _down(self) -> None:
         reader = self.server.makefile("rb")

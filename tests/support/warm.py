@@ -104,6 +104,9 @@ def run(asked: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for name in PACKAGES:
         importlib.import_module(name)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # forks hear it, also if a script in the background began all this
     gc.freeze()  # what a fork has not made itself, it need not take apart when it ends
     told = serve(socket.socket(fileno=int(sys.argv[1])))
     if told:
