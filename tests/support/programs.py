@@ -204,8 +204,15 @@ def warm() -> tuple[str, str]:
             listening.listen(100)
             command = [sys.executable, "-m", "tests.support.warm", str(listening.fileno())]
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, pass_fds=[listening.fileno()]
+                command,
+                cwd=ROOT,
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
             )
+        assert process.stdout
+        process.stdout.readline()  # it has compiled what it imports, so that no worker does the same at the same time
         os.environ |= {_PATH: path, _PID: str(process.pid)}
         _started.append(process)
     return os.environ[_PATH], os.environ[_PID]

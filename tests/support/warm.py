@@ -108,6 +108,7 @@ if __name__ == "__main__":
         signal.SIGINT, signal.default_int_handler
     )  # forks hear it, also if a script in the background began all this
     gc.freeze()  # what a fork has not made itself, it need not take apart when it ends
+    print("ready", flush=True)
     told = serve(socket.socket(fileno=int(sys.argv[1])))
     if told:
         run(told)
