@@ -24,7 +24,19 @@ def reliability_metrics(database: Database) -> dict[str, Any]:
     """
     row = dict(database.read("metrics", {})[0])
     total, completed = row["workflows_total"], row["workflows_completed"]
-    return {"workflow_completion_rate": completed / total if total else 0.0, **row, "semantics": SEMANTICS}
+    rate = completed / total if total else 0.0
+    return {"workflow_completion_rate": rate, **row, "semantics": promise(row["duplicate_business_effects"])}
+
+
+def promise(doubled: int, lost: int = 0) -> str:
+    """What is promised, or how it was broken: by so many business effects too many, and lost."""
+    broken = [
+        f"{number} business effect{'s' * (number != 1)} {how}"
+        for number, how in ((doubled, "too many"), (lost, "lost"))
+    ]
+    return (
+        f"broken: {', '.join(said for said in broken if not said.startswith('0 '))}" if doubled or lost else SEMANTICS
+    )
 
 
 def recoveries(database: Database) -> list[dict[str, Any]]:

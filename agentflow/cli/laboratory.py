@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..agents import DEFAULT_WORKFLOW
-from ..errors import BadName
+from ..errors import BadCapsule, BadName
 from ..requests import DEFAULT_COLUMN, read_requests
 from .options import (
     COMMAND_PATIENCE,
@@ -61,7 +61,10 @@ def soak(
         if keep:
             typer.echo(f"The rows are kept in schema {report.schema!r}.")
         if report.ok:
-            typer.echo("Nothing is lost, nothing is doubled, and every kill happened.")
+            killed = (
+                "every kill happened" if report.processes_killed else "no worker was killed, so no recovery was tried"
+            )
+            typer.echo(f"Nothing is lost, nothing is doubled, and {killed}.")
     for problem in report.problems:
         typer.echo(f"agentflow: {problem}.", err=True)
     raise typer.Exit(not report.ok)
@@ -113,6 +116,29 @@ def play(
 
 
 @app.command()
+def diff(
+    one: Annotated[Path, typer.Argument(metavar="A.json", help="A capsule that `agentflow play --capsule` wrote.")],
+    other: Annotated[Path, typer.Argument(metavar="B.json", help="Another one.")],
+    as_json: Json = False,
+) -> None:
+    """Compare two saved runs, entry by entry.
+
+    The exit code is 0 if they agree in all but what a clock measured, 1 with the first difference, 2 if one cannot be read.
+    """
+    from ..lab.schedule.capsule import Capsule, first_divergence
+
+    try:
+        left, right = Capsule.load(one), Capsule.load(other)
+    except BadCapsule as error:
+        typer.echo(f"agentflow: {error}", err=True)
+        raise typer.Exit(2) from None
+    apart = first_divergence(left, right)
+    same = f"Both are the same run, with {len(left.history)} entries and the hash {left.hash:.12}."
+    answer(as_json, {"same": apart is None, "difference": apart}, f"They differ: {apart}" if apart else same)
+    raise typer.Exit(apart is not None)
+
+
+@app.command()
 def atlas(
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", dir_okay=False, help="Draw the atlas here.")
@@ -159,6 +185,9 @@ def explore(
     names: Annotated[
         Literal["unique", "shared"], typer.Option(help="Shared: all workers have one identity.")
     ] = "unique",
+    expect: Annotated[
+        Literal["completed", "failed"], typer.Option(help="How an undisturbed run must end.")
+    ] = "completed",
     time_limit: Annotated[float, typer.Option(help="Seconds after which the search ends unfinished.", min=1)] = 600.0,
     svg: Annotated[
         Path | None,
@@ -172,7 +201,8 @@ def explore(
 ) -> None:
     """Try every schedule of two workers within bounds.
 
-    The exit code is 1, with the shortest schedule that breaks it, if an invariant falls, or if a bound ended the search.
+    The exit code is 1, with the shortest schedule that breaks it, if an invariant falls, and if nothing can be certified:
+    an undisturbed run does not end as expected, or a bound ended the search.
     """
     from ..lab.explorer.explore import explore as run
     from ..lab.pictures.timeline import timeline
@@ -181,6 +211,7 @@ def explore(
     found = run(
         without=without or (), workflow=workflow, workflows=requests, crashes=crashes, expiries=expiries,
         lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress, schema=schema,
+        expect=expect,
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

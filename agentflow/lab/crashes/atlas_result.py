@@ -170,8 +170,10 @@ class AtlasResult:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each cell that is not as predicted; empty if all is well."""
-        return [wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)]
+        """A sentence for each cell that is not as predicted, or that there is none; empty if all is well."""
+        return ["no cell was played"] * (not list(self)) + [
+            wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)
+        ]
 
     @property
     def ok(self) -> bool:
@@ -199,6 +201,7 @@ class AtlasResult:
             *(f"{guards.name}: {_column(self.column(guards))}" for guards in self.guard_sets),
             f"Between {' and '.join(GAP)} lies the acknowledgment gap: the effect exists, and the engine does not know.",
             *self.notes(),
+            *(f"Not as predicted: {wrong}." for wrong in self.problems if self.seconds is not None),
         ]
         return "\n".join(lines)
 
@@ -243,7 +246,7 @@ def _mark(cell: AtlasCell) -> str:
 
 def _column(cells: Sequence[AtlasCell]) -> str:
     """A column in a sentence, the exceptions first."""
-    if all(_short(cell) == "1 effect" for cell in cells):
+    if cells and all(_short(cell) == "1 effect" for cell in cells):
         return "always 1 effect."
     usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
     common = usual[0][0] if usual else ""
@@ -251,7 +254,7 @@ def _column(cells: Sequence[AtlasCell]) -> str:
     said = [f"{what} {_listed(cell.boundary for cell in same)}" for what, same in groupby(rest, key=_short)]
     if common:
         said.append(f"{common} everywhere else")
-    return "; ".join(said) + "."
+    return "; ".join(said or ["nothing was played"]) + "."
 
 
 def _short(cell: AtlasCell) -> str:

@@ -6,6 +6,7 @@ races inside a statement. Read `search` next.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,26 +21,28 @@ from ...errors import AgentFlowError, Suspend, describe_failure
 from ...model import Policy
 from ...run import DurableRunner, StepStore
 from ..broken.catalogue import engine_class
+from ..history.words import brief
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
-from ..schedule.grammar import Move, Schedule, Setting
+from ..schedule.grammar import LANES, Move, Schedule, Setting
 from ..schedule.lane_set import weakened
-from ..schedule.presets import events_of, inputs_for
+from ..schedule.presets import REQUESTS, events_of, inputs_for
 from .answer_cache import AnswerCache
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode, noting_steps
 from .report import Exploration, Finding
 from .search import DEAD, Bounds, Fall, Graph, Rules
 from .trace import walked
-from .transitions import World
+from .transitions import End, World
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
+UNLIKE = "the end of its undisturbed run"
 UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
 FIX_IT = "Fix it, and explore again."
 
@@ -54,9 +57,11 @@ def explore(
     forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
-    schema: str | None = None,
+    schema: str | None = None, expect: Literal["completed", "failed"] = "completed",
 ) -> Exploration:  # fmt: skip
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
+
+    Nothing is tried, and nothing certified, unless an undisturbed run of each workflow ends as you `expect`.
 
     `engine` is an engine, a class of engines (also your own), or None for the real one; `without` takes guards from it.
     Everything happens in a schema of its own (`schema`, which must not exist), which is dropped afterwards. `moves` bounds the
@@ -72,7 +77,7 @@ def explore(
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
-    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit)
+    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect)
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
@@ -103,18 +108,32 @@ class _Plan:
     stop_at: StopAt
     began: float
     time_limit: float
+    expect: str
 
-    def report(self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None) -> Exploration:
+    def __post_init__(self) -> None:
+        there = 1 <= self.workers <= len(LANES) and 1 <= self.setting.requests <= len(REQUESTS)
+        if not there or min(vars(self.bounds).values()) < 0 or self.expect not in ("completed", "failed"):
+            raise ExplorerError(
+                f"An exploration has 1 to {len(LANES)} workers, 1 to {len(REQUESTS)} workflows, no bound below 0, and expects "
+                f"them completed or failed. Nothing was explored."
+            )
+
+    def report(
+        self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None, unlike: str = ""
+    ) -> Exploration:
         """The result of an exploration that came so far; without its graph, it was stopped by the time limit.
 
-        Harm comes before a loss of authority, and the shortest first.
+        Harm comes before a loss of authority, and the shortest first. `unlike`: how the undisturbed run ended instead.
         """
         findings = tuple(sorted(found, key=lambda one: (one.kind != "harm", one.moves)))
-        counts = graph.counts() if graph and not graph.stopped else None
+        whole = graph if graph and not graph.stopped and not unlike else None
+        uncertified, about = _looked_at(whole) if whole else (unlike, "")
+        ends = whole.ends() if whole else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
-            counts[0] if counts else None, reached.depth, time.monotonic() - self.began, reached.statements, reached.rows,
-            findings, graph.stopped if graph else "the time limit", graph,
+            sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
+            reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
+            graph.rules.world.events if graph else (), uncertified, about,
         )  # fmt: skip
 
 
@@ -126,6 +145,9 @@ def _explored_here(
     cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
     try:
         graph = _prepared(cache, engine, plan, inputs, reached)
+        if unlike := _unlike(graph.rules.world, plan.expect):
+            graph.stopped = UNLIKE
+            return plan.report(reached, (), graph, unlike)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
         graph.tell = lambda fall: tell(_finding(graph, plan.setting, fall))
         _search(graph, plan.moves, ENDING[plan.stop_at])
@@ -150,32 +172,68 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
         with reached.in_code(UNDISTURBED):
             world.events = _events(engine, plan.setting, reached)
-        world.expected = world.ends(world.finished(world.first))
+        world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
         raise ExplorerError(f"{UNDISTURBED}{wrong} {FIX_IT}") from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
-    unfinished = [status for status in world.expected if status in ("ready", "waiting")]
-    if unfinished or promised not in ((), world.expected):
-        ends = unfinished or [one for one, other in zip(world.expected, promised, strict=True) if one != other]
-        really = f"while the real Engine leaves it {', '.join(promised)}"
-        but = "so no schedule could finish it" if unfinished else really
+    if unlike := [pair for pair in zip(world.expected, promised, strict=False) if pair[0] != pair[1]]:
+        leaves, really = (" with ".join(filter(None, end)) for end in unlike[0])
+        if unlike[0][0][0] != unlike[0][1][0]:
+            (leaves, _), (really, _) = unlike[0]
         raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, {but}.{_raised(world)} See what happens: "
-            f'`Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
+            f"An undisturbed run (schedule `A*`) leaves its workflow {leaves}, while the real Engine leaves it {really}."
+            f'{_raised(world)} See what happens: `Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
     return Graph(Rules(world, plan.bounds, plan.workers))
 
 
-def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[str, ...]:
+def _unlike(world: World, expect: str) -> str:
+    """How a workflow ends undisturbed, if not as expected, and what to do; empty if all do as expected."""
+    found = world.cache.rows(world.finished(world.first)).workflows
+    row = next((row for row in found if row["status"] != expect), None)
+    if row is None:
+        return ""
+    did = {
+        "completed": "completes", "waiting": f"waits for {brief(str(row['waiting_for']), 80)!r} for ever",
+        "ready": "is never done, whoever works on it", "cancelled": "is cancelled", "failed": "fails",
+    }[row["status"]]  # fmt: skip
+    fix = f"Fix it, or explore it with expect={expect!r} left out" if expect == "failed" else FIX_IT[:-1]
+    if row["status"] == "failed":
+        error, raised = json.loads(row["error"]), world.player.raised
+        why = f"{error['type']}: {error['message'].partition('. Catch StepFailed')[0]}"
+        line = own_line(raised) if raised and describe_failure(raised)["message"] in error["message"] else ""
+        did += f": {brief(why, 300)}{brief(line, 100)}"
+        fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
+    given = f"It was given {brief(row['input'], 80)}" + "".join(
+        f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events
+    )
+    return f"undisturbed (schedule `A*`), {row['id']} {did}. Nothing was explored. {given}. {fix}."
+
+
+def _looked_at(graph: Graph) -> tuple[str, str]:
+    """Of an exhausted space: why it certifies nothing (empty if it does), and what was certified if it was not the usual."""
+    world, reached = graph.rules.world, {state.rows for state in graph.states}
+    if not graph.falls and not any(world.outcomes(rows) == world.expected for rows in reached):
+        return "within these bounds no workflow comes to its end. Raise them, and explore again.", ""
+    rows = [world.cache.rows(number) for number in reached]
+    errors = ", ".join(sorted({brief(error, 80) for _, error in world.expected if error}))
+    said = [f"As expected, the workflow fails: {errors}."] if errors else []
+    if not any(one.effects for one in rows):
+        no = "leaves an effect" if any(one.intents for one in rows) else "plans an action"
+        said.append(f"The workflow has no side effects: no schedule {no}.")
+    return "", " ".join(said)
+
+
+def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[End, ...]:
     """How an undisturbed run of the same workflows ends with the real engine; () if nothing but guards is missing."""
     if type(engine) is Engine or world.setting.without:
         return ()
     plain = Engine(world.cache.database, workflows=engine.workflows, policy=engine.policy)
     real = World(world.cache, plain, world.setting, inputs, world.player.progress, world.player.where)
     real.player.engine.world.answers, real.events = engine.world.answers, world.events
-    return real.ends(real.finished(real.first))
+    return real.outcomes(real.finished(real.first))
 
 
 def _raised(world: World) -> str:
@@ -234,7 +292,9 @@ def _finding(
     """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
     moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
     history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
-    return Finding(one.name, one.kind, one.sentence, Schedule(setting, moves), str(fall.guilty), history, then)
+    return Finding(
+        one.name, one.kind, one.sentence, Schedule(setting, moves), brief(str(fall.guilty), 1000), history, then
+    )
 
 
 def _what_comes(graph: Graph, number: int) -> Iterator[Move]:

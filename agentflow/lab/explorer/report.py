@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..history.words import counted
+from ..history.words import brief, counted
 from ..notebook.tables import STYLE
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
@@ -47,9 +49,12 @@ class Finding:
 class Exploration:
     """The result of an exploration. `stopped` names the bound that was hit; if it is empty, the space is exhausted.
 
-    `schedules` counts every different schedule that goes on until no move is possible, over the graph; None if not known.
+    `schedules` counts every different schedule that goes on until no move is possible, over the graph, and `ends` how many of
+    them came to which end (transitions.ENDS); None if not known.
     What follows a harm is not explored. One transaction, fault or event is one move.
     `statements` is how many statements PostgreSQL ran; `rows` how many different canonical rows there were.
+    `events` arrive with these payloads. `uncertified` is why nothing is certified although no bound was hit, `about` what
+    was certified if it was no completed workflow with an effect, each in words.
     """
 
     setting: Setting
@@ -65,6 +70,10 @@ class Exploration:
     findings: tuple[Finding, ...] = ()
     stopped: str = ""
     graph: Graph | None = field(default=None, repr=False, compare=False)
+    ends: Mapping[str, int] | None = None
+    events: tuple[tuple[str, Any], ...] = ()
+    uncertified: str = ""
+    about: str = ""
 
     @property
     def exhausted(self) -> bool:
@@ -73,30 +82,34 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
-        """Whether the space is exhausted and no invariant fell."""
-        return self.exhausted and not self.findings
+        """Whether the workflows do what is expected undisturbed, the space is exhausted, and no invariant fell."""
+        return not self.problem
 
     @property
     def verdict(self) -> str:
-        """harm, authority, redundant (nothing fell, all was tried) or unknown (a bound was hit first)."""
+        """harm, authority, redundant (nothing fell, all was tried) or unknown (nothing is certified)."""
         kinds = {finding.kind for finding in self.findings}
         if kinds:
             return "harm" if "harm" in kinds else "authority"
-        return "redundant" if self.exhausted else "unknown"
+        return "redundant" if self.ok else "unknown"
 
     @property
     def problem(self) -> str:
         """Why it is not ok, in a sentence; empty if it is."""
         if self.findings:
             return f"After `{self.findings[0].line}` this does not hold: {self.findings[0].sentence}"
-        return f"Not every schedule was tried: the search was stopped by {self.stopped}." if self.stopped else ""
+        if self.uncertified:
+            return f"Not certified: {self.uncertified}"
+        said = f"Not certified: not every schedule was tried; the search was stopped by {self.stopped}."
+        return said if self.stopped else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and findings, as JSON can hold them."""
         return {
             "setting": str(self.setting), "bounds": asdict(self.bounds), "workers": self.workers, "ok": self.ok,
-            "verdict": self.verdict, "exhausted": self.exhausted, "stopped": self.stopped, "states": self.states,
-            "transitions": self.transitions, "schedules": self.schedules, "depth": self.depth,
+            "verdict": self.verdict, "problem": self.problem, "about": self.about, "exhausted": self.exhausted,
+            "stopped": self.stopped, "states": self.states, "transitions": self.transitions,
+            "schedules": self.schedules, "ends": self.ends, "depth": self.depth,
             "seconds": round(self.seconds, 3), "statements_asked": self.statements, "rows": self.rows,
             "findings": [
                 {
@@ -109,18 +122,30 @@ class Exploration:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """The report as sentences that are the same on every machine."""
+        """The report as sentences that are the same on every machine, the verdict first."""
         who = f"{counted(self.setting.requests, 'workflow')}, {counted(self.workers, 'worker')}"
         what = f"{self.setting.workflow}, {who}; {self.bounds}"
         less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
-        schedules = f"{self.schedules:,} distinct schedules" if self.schedules is not None else "schedules not counted"
         moves = counted(self.depth, "move")
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
-        figures = f"{self.states:,} states, {self.transitions:,} transitions, {schedules}, {depth}"
+        figures = f"{self.states:,} states, {self.transitions:,} transitions, {depth}"
         asked = f"PostgreSQL was asked {self.statements:,} statements on {self.rows:,} different sets of rows"
-        exhausted = "Exhausted: every invariant holds." if self.ok else "Exhausted."
-        end = f"Stopped by {self.stopped}." if self.stopped else exhausted
-        return [f"{what}{less}.", f"{figures}.", f"{asked}.", end, *map(str, self.findings)]
+        came = "".join(f"; event {brief(name, 40)!r} brings {json.dumps(payload)}" for name, payload in self.events)
+        verdict = self.problem or f"Exhausted: every invariant holds. {self.about}".rstrip()
+        said = [verdict, f"Bounds: {what}{less}{came}."]
+        return (
+            said
+            if self.uncertified and self.stopped
+            else [*said, self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
+        )
+
+    def _counted(self) -> str:
+        """How many schedules there are, and how many end how."""
+        if self.ends is None:
+            why = f"the search was stopped by {self.stopped}" if self.stopped else "some go in a circle"
+            return f"Schedules not counted: {why}."
+        ends = ", ".join(f"{number:,} {end}" for end, number in self.ends.items())
+        return f"{self.schedules:,} distinct schedules: {ends.replace('cut_off', 'cut off by the bounds')}."
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), f"{self.seconds:.1f} s."])
@@ -129,7 +154,7 @@ class Exploration:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:4])
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines()[:5])
         rows = ""
         for one in self.findings:
             cells = "".join(f"<td>{html.escape(text)}</td>" for text in (one.sentence, one.line, one.guilty))

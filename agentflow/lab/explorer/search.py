@@ -21,7 +21,7 @@ from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
 from .own_process import OutOfTime, SearchProgress
 from .replayed_worker import Place, WrongCode
-from .transitions import Happened, World
+from .transitions import ENDS, Happened, World
 
 DEAD = -1
 _LOSING = [kind for kind in FAULTS.values() if kind.loses]
@@ -40,7 +40,7 @@ class Bounds:
 
     def __str__(self) -> str:
         always, bounds = ("crashes", "expiries", "lost_replies"), asdict(self).items()
-        shown = [(name, most) for name, most in bounds if name in always or most > (name == "payloads")]
+        shown = [(name, most) for name, most in bounds if name in always or most != (name == "payloads")]
         return ", ".join(f"{name.replace('_', ' ')} {most}" for name, most in shown)
 
 
@@ -142,7 +142,7 @@ class Rules:
         several, bit = len(workflows) > 1, 1
         for number, row in enumerate(workflows, 1):
             for event, payload in self.world.events:
-                for value in (payload, *range(2, self.bounds.payloads + 1)):
+                for value in (payload, *range(2, self.bounds.payloads + 1))[: self.bounds.payloads]:
                     is_open = row["status"] in ("ready", "waiting") and row["waiting_for"] in (None, event)
                     if is_open and not state.delivered & bit:
                         happened = self.world.delivered(state.rows, row["id"], event, value)
@@ -176,6 +176,7 @@ class Graph:
         self.rules = rules
         self.states: list[ExplorerState] = [rules.first]
         self.following: list[list[tuple[Move, int]]] = []
+        self._harms: list[int] = []  # how many moves of each state do harm
         self._numbers: dict[ExplorerState, int] = {rules.first: 0}
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
         self.falls: dict[str, Fall] = {}
@@ -221,12 +222,14 @@ class Graph:
         """Whether an invariant fell that is enough to end the search."""
         self.looked_at = at
         self.following.append([])
+        self._harms.append(0)
         for move, state, happened in self.rules.steps(self.states[at]):
             fallen = happened.violations if happened else ()
             for invariant, guilty in fallen:
                 if self._fell(Fall(invariant, guilty, at, move)) and invariant.kind in ends:
                     return True
             if any(invariant.kind == "harm" for invariant, _ in fallen):
+                self._harms[at] += 1
                 continue  # what follows a harm is no news
             known = len(self.states)
             target = self._numbers.setdefault(state, known)
@@ -274,12 +277,27 @@ class Graph:
         return moves[::-1]
 
     def counts(self) -> list[int] | None:
-        """For each state, how many schedules begin there and go on until no move is possible; None if some never end."""
-        leads = {number: [target for _, target in moves] for number, moves in enumerate(self.following)}
+        """For each state, how many schedules go on from there until no move is possible, or to a harm; None if for ever."""
         counts = [1] * len(self.states)
+        for number in (order := self._order()) or ():
+            counts[number] = sum([counts[target] for _, target in self.following[number]], self._harms[number]) or 1
+        return counts if order else None
+
+    def ends(self) -> dict[str, int] | None:
+        """How many schedules come to each of ENDS (to the last ones only if there are any); None if some go on for ever."""
+        ways, ends = [1] + [0] * (len(self.states) - 1), dict.fromkeys(ENDS, 0)
+        for number in reversed((order := self._order()) or ()):
+            for _, target in self.following[number]:
+                ways[target] += ways[number]
+            ends["harmful"] += ways[number] * self._harms[number]
+            if not self.following[number] and not self._harms[number]:
+                ends[self.rules.world.end(self.states[number].rows)] += ways[number]
+        return {end: times for end, times in ends.items() if times or end in ENDS[:4]} if order else None
+
+    def _order(self) -> list[int] | None:
+        """The states, each after those that it leads to; None if some schedules go in a circle."""
+        leads = {number: [target for _, target in moves] for number, moves in enumerate(self.following)}
         try:
-            for number in TopologicalSorter(leads).static_order():  # a state comes after those that it leads to
-                counts[number] = sum([counts[target] for target in leads[number]]) or 1
+            return list(TopologicalSorter(leads).static_order())
         except CycleError:
             return None
-        return counts

@@ -30,6 +30,10 @@ from .own_process import SearchProgress
 from .replayed_worker import Place, Player, WrongCode, one_claim
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
+End = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
+_SPENT: End = ("failed", "CrashBudgetSpent")
+ENDS = ("completed", "failed", "waiting", "cut_off", "cancelled", "harmful")
+"""How a schedule can end: as its workflow stands then (a ready one was cut off by the bounds), or with a harm."""
 MOST_STEPS = 200  # statements in one move, and moves in one run to the end
 
 
@@ -46,7 +50,7 @@ class Happened:
 class World:
     """Rows and workers of one setting, and what each move does to them.
 
-    `expected` is how an undisturbed run ends, `events` what the workflow waits for, with the payload that is delivered.
+    `expected` is how each workflow ends undisturbed, `events` what it waits for, with the payload that is delivered.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class World:
             engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
 
         self.first = self._outside(self.cache.number(Rows()), "create", create).rows
-        self.expected: tuple[str, ...] = ()
+        self.expected: tuple[End, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,14 +185,27 @@ class World:
         One that is failed because the crash budget is spent ends as promised, too.
         """
         if rows not in self._finishes:
-            after = self.cache.rows(self.finished(rows)).workflows
-            good = (row["status"] == end or _is_spent(row) for row, end in zip(after, self.expected, strict=True))
-            self._finishes[rows] = all(good)
+            self._finishes[rows] = not self._unlike(self.finished(rows))
         return self._finishes[rows]
+
+    def _unlike(self, rows: int) -> list[tuple[DictRow, End]]:
+        """The workflows that do not stand as they end undisturbed, nor with their crash budget spent."""
+        pairs = zip(self.cache.rows(rows).workflows, self.outcomes(rows), self.expected, strict=True)
+        return [(row, undisturbed) for row, end, undisturbed in pairs if end not in (undisturbed, _SPENT)]
 
     def ends(self, rows: int) -> tuple[str, ...]:
         """The workflows' statuses."""
         return tuple(str(row["status"]) for row in self.cache.rows(rows).workflows)
+
+    def outcomes(self, rows: int) -> tuple[End, ...]:
+        """The workflows' statuses, and the types of the errors with which they failed."""
+        errors = (json.loads(row["error"] or "{}") for row in self.cache.rows(rows).workflows)
+        pairs = zip(self.ends(rows), errors, strict=True)
+        return tuple((status, error["type"] if status == "failed" else "") for status, error in pairs)
+
+    def end(self, rows: int) -> str:
+        """Which of ENDS a schedule comes to that ends with these rows; of several workflows, the last in that order counts."""
+        return max(("cut_off" if status == "ready" else status for status in self.ends(rows)), key=ENDS.index)
 
     def finished(self, rows: int) -> int:
         """The rows when a new worker has done all it can, with leases ended, back-offs over and events delivered."""
@@ -229,10 +246,11 @@ class World:
                 then = self.to_its_end(then, place).rows
                 if self.can_finish(then):
                     return ()
-        judged = Transition(self.cache.rows(rows), self.cache.rows(after), Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
-        one = INVARIANTS["no workflow is stuck"]
-        return tuple((one, guilty) for guilty in one.check(judged))
-
-
-def _is_spent(row: DictRow) -> bool:
-    return bool(row["status"] == "failed" and json.loads(row["error"])["type"] == "CrashBudgetSpent")
+        unlike, one = self._unlike(after), INVARIANTS["no workflow is stuck"]
+        left = replace(self.cache.rows(after), workflows=tuple(row for row, _ in unlike))
+        judged = Transition(self.cache.rows(rows), left, Mover(transaction=ALL_THAT_A_WORKER_CAN_DO))
+        found = [*one.check(judged)] or [
+            Guilty("workflows", row["id"], f"ends {row['status']}, whoever works on it; undisturbed it ends {end[0]}")
+            for row, end in unlike
+        ]
+        return tuple((one, guilty) for guilty in found)

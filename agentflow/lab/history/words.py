@@ -12,6 +12,12 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
+def brief(text: str, most: int) -> str:
+    """The text on one line, at most so long; what a terminal would obey and nobody could see is written as an escape."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
+    return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
 def doubled(effects: int) -> str:
     """What is wrong with more than one effect of one action."""
     return f"one action intent, {'two' if effects == 2 else effects} effects"

@@ -54,6 +54,8 @@ def _differing(pairs: Sequence[Pair]) -> int:
 
 def _verdict(all_pairs: Sequence[Pair]) -> str:
     """One sentence: how many pairs, and whether two transactions at once do what one after the other does."""
+    if not all_pairs:
+        return "no pair was played, so this says nothing about two transactions at once."
     situations = counted(len({pair.situation for pair in all_pairs}), "situation")
     played = f"{counted(len(all_pairs), 'pair')} from {situations}: "
     if differing := _differing(all_pairs):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,7 +20,7 @@ from ...errors import BadCapsule, BadSchedule
 from ..history.belief import lost
 from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
-from ..history.words import counted
+from ..history.words import brief, counted
 from ..notebook.tables import STYLE, effects_of
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
@@ -175,10 +176,15 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
     for row in found:
         if row["status"] == "failed":
             said.append(f"{row['id']} has failed: {_error(row)}")
-        if row["status"] == "completed":
-            gone = lost(row["steps"], row["actions"], effects_of(engine, row["id"]))
-            said += [f"{row['id']} is completed, and {one} left no effect." for one in gone]
+        said += [f"{row['id']} is completed, and {one} left no effect." for one in lost_effects(engine, row["id"])]
     return said
+
+
+def lost_effects(engine: Engine, workflow_id: str) -> list[str]:
+    """The keys of the actions of a completed workflow that left no effect."""
+    row = engine.get_workflow(workflow_id)
+    done = row is not None and row["status"] == "completed"
+    return lost(row["steps"], row["actions"], effects_of(engine, workflow_id)) if row and done else []
 
 
 def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
@@ -219,12 +225,15 @@ def _read(path: str, data: Any) -> Capsule:
     capsule = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome")))
     try:
         whole = capsule.to_dict() == data
-    except (BadSchedule, ValueError) as error:
-        raise BadCapsule(f"{path} is not a capsule: {error} Ask for the file again.") from error
+        capsule.lines()
+    except (BadSchedule, ValueError, RecursionError) as error:
+        raise BadCapsule(f"{path} is not a capsule: {brief(str(error), 400)} Ask for the file again.") from error
+    except (AttributeError, LookupError, TypeError) as error:
+        raise BadCapsule(f"{path} is not a capsule: its entries make no history. Ask for the file again.") from error
     if not whole:
         raise BadCapsule(
-            f"{path} was changed after it was written: it states the hash {data['hash']:.12}, but has {capsule.hash:.12}. "
-            f"Ask for the file again, or play its schedule: agentflow play '{capsule.schedule:.200}'"
+            f"{path} was changed after it was written: it states the hash {brief(data['hash'], 13)}, but has {capsule.hash:.12}. "
+            f"Ask for the file again, or play its schedule: agentflow play {shlex.quote(brief(capsule.schedule, 200))}"
         )
     return capsule
 
@@ -252,17 +261,20 @@ def _unlike(what: str, value: Any, shape: Mapping[str, Any]) -> str:
 
 def first_divergence(one: Capsule, other: Capsule) -> str | None:
     """Where two runs begin to differ: workflow, number of the entry, and what each has there. None if they agree."""
-    for workflow_id in dict.fromkeys([*one.workflows, *other.workflows]):
+    if one.hash == other.hash:
+        return None
+    named = (entry["workflow_id"] for run in (one, other) for entry in run.history)
+    for workflow_id in dict.fromkeys([*one.workflows, *other.workflows, *named]):
         left, right = one.entries(workflow_id), other.entries(workflow_id)
         said = zip_longest(sentences(left), sentences(right))
         for number, (here, there, words) in enumerate(zip_longest(left, right, said), 1):
-            if agreed(here) != agreed(there):
-                return f"{workflow_id}, entry {number}: {_apart(here, there, *words)}"
+            if _text(agreed(here)) != _text(agreed(there)):
+                return brief(f"{workflow_id}, entry {number}: {_apart(here, there, *words)}", 1000)
     for part in ("requests", "outcome", "schedule", "engine"):
         here, there = getattr(one, part), getattr(other, part)
-        if here != there:
+        if _text(here) != _text(there):
             return f"the histories agree; {part}: {_short(here)} against {_short(there)}"
-    return None
+    return "the histories agree, each by itself; their entries stand in another order"
 
 
 def _apart(here: CanonicalEntry | None, there: CanonicalEntry | None, said: str | None, other: str | None) -> str:
@@ -270,10 +282,14 @@ def _apart(here: CanonicalEntry | None, there: CanonicalEntry | None, said: str 
     if said != other:
         return " against ".join(f'"{one}"' if one else "nothing, the history has ended" for one in (said, other))
     left, right = agreed(here) or {}, agreed(there) or {}
-    apart = [f"{name} {_short(left[name])} against {_short(right[name])}" for name in left if left[name] != right[name]]
+    parts = ((name, _text(left[name]), _text(right[name])) for name in left)
+    apart = [f"{name} {_short(one)} against {_short(two)}" for name, one, two in parts if one != two]
     return f'"{said}", but {", ".join(apart)}'
 
 
 def _short(value: Any) -> str:
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return said if len(said) <= 200 else said[:199] + "…"
+    return brief(value if isinstance(value, str) else _text(value), 200)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -9,10 +9,11 @@ from typing import Any
 from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import BadSchedule
+from ...evidence import promise
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
-from .capsule import Capsule, capture
+from .capsule import Capsule, capture, lost_effects
 from .grammar import Schedule, Setting, parse
 from .lane_set import LaneKind
 from .presets import inputs_for
@@ -61,6 +62,8 @@ def play(url: str, schedule: Schedule, *, lanes: LaneKind = "thread", schema: st
             with Stepper(engine, lanes=lanes) as stepper:
                 moves = stepper.play(schedule)
                 capsule, figures = capture(stepper), engine.reliability_metrics()
+                gone = sum(len(lost_effects(engine, one)) for one in stepper.workflows)
+                figures["semantics"] = promise(figures["duplicate_business_effects"], gone)
         finally:
             engine.close()
     trouble = [f'"{moved.move}": {moved.trouble}' for moved in moves if moved.trouble]

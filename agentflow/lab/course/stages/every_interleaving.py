@@ -71,13 +71,13 @@ def _raise_first(errors: Connection) -> None:
 
 
 def _judged(found: Exploration) -> str:
-    if found.stopped and not found.findings:
-        raise CheckFailed(f"The explorer was stopped by {found.stopped}. Make the method simpler.")
+    if not found.ok and not found.findings:
+        raise CheckFailed(f"{found.problem} Make the method simpler.")
     doubled = [one for one in found.findings if one.invariant == "one effect per action"]
     if not found.findings:
+        every = "every schedule" if found.schedules is None else f"all {found.schedules:,} schedules"
         raise CheckFailed(
-            f"Every invariant holds on all {found.schedules:,} schedules, so nothing is broken: the tool still tells a second "
-            "call from a new one. By what?"
+            f"Every invariant holds on {every}, so nothing is broken: the tool still tells a second call from a new one. By what?"
         )
     if not doubled:
         first = found.findings[0]
