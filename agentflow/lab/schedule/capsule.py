@@ -225,7 +225,8 @@ def _read(path: str, data: Any) -> Capsule:
     capsule = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome")))
     try:
         whole = capsule.to_dict() == data
-        capsule.lines()
+        for workflow_id in {entry["workflow_id"] for entry in capsule.history}:
+            sentences(capsule.entries(workflow_id))
     except (BadSchedule, ValueError, RecursionError) as error:
         raise BadCapsule(f"{path} is not a capsule: {brief(str(error), 400)} Ask for the file again.") from error
     except (AttributeError, LookupError, TypeError) as error:

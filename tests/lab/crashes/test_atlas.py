@@ -9,6 +9,7 @@ import uuid
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,17 @@ def left_in(database: Database) -> tuple[list[str], list[str]]:
         asked = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
         others = connection.execute(text(f"{asked} AND pid <> pg_backend_pid()")).scalars()
         return names, list(others)
+
+
+def test_an_atlas_without_cells_is_not_well_and_a_wrong_cell_is_said_where_it_is_printed(whole: Atlas) -> None:
+    nothing = replace(whole, boundaries=(), cells={})
+    assert not nothing.ok and nothing.problems == ["no cell was played"]
+    assert "all guards: nothing was played." in nothing.text() and "always 1 effect" not in nothing.text()
+    alive = whole.with_cell(replace(whole.cell("after tool", "all guards"), exit_code=0))
+    assert "Not as predicted: after tool, all guards: 1 effect, but the killed process ended with exit code 0" in repr(
+        alive
+    )
+    assert "Not as predicted" not in repr(whole)
 
 
 def test_nothing_is_left_afterwards(own_database: Any) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,7 +41,7 @@ from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import read_rows
 from tests.conftest import drop, rows
 from tests.support.helpers import eventually
-from tests.support.programs import started
+from tests.support.programs import ROOT, started
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
 LOST = {"crashes": 1, "expiries": 1, "lost_replies": 1}
@@ -76,19 +77,35 @@ def test_the_larger_bound_covers_a_hundred_million_schedules(lab: Engine) -> Non
     assert found.ok and found.schedules is not None and found.schedules > 100_000_000
 
 
-def enumerated(rules: Rules, state: ExplorerState) -> int:
-    """The schedules from a state on, one by one, without merging states and without counting over the graph."""
-    following = [after for _, after, _ in rules.steps(state)]
-    return sum(enumerated(rules, after) for after in following) if following else 1
+def enumerated(rules: Rules, state: ExplorerState) -> Counter[str]:
+    """How the schedules from a state on end, one by one, without merging states and without counting over the graph."""
+    following = [
+        (after, any(one.kind == "harm" for one, _ in happened.violations) if happened else False)
+        for _, after, happened in rules.steps(state)
+    ]
+    if not following:
+        return Counter([{"ready": "cut_off"}.get(end, end) for end in rules.world.ends(state.rows)])
+    return sum((Counter(["harmful"]) if harm else enumerated(rules, after) for after, harm in following), Counter())
 
 
 @pytest.mark.parametrize(
-    "bounds", [SMALL, {"crashes": 0, "expiries": 1, "lost_replies": 1}, {**SMALL, "names": "shared"}]
-)
-def test_the_number_of_schedules_is_that_of_walking_each_of_them(lab: Engine, bounds: dict[str, Any]) -> None:
+    "bounds",
+    [
+        SMALL, {"crashes": 0, "expiries": 1, "lost_replies": 1}, {**SMALL, "names": "shared"},
+        {**SMALL, "without": ["idempotency_key"], "stop_at": "never"},
+    ],
+)  # fmt: skip
+def test_the_number_of_schedules_and_how_they_end_is_that_of_walking_each_of_them(
+    lab: Engine, bounds: dict[str, Any]
+) -> None:
     found = explore(lab, **bounds)
-    assert found.graph
-    assert found.schedules == enumerated(found.graph.rules, found.graph.rules.first)
+    assert found.graph and found.ends and found.graph.counts()
+    ends = enumerated(found.graph.rules, found.graph.rules.first)
+    assert ends["completed"] and bool(ends["harmful"]) == ("without" in bounds)
+    assert +Counter(found.ends) == ends and list(found.ends)[:4] == ["completed", "failed", "waiting", "cut_off"]
+    assert found.schedules == sum(ends.values()) == found.graph.counts()[0]  # type: ignore[index]
+    said = f"{found.schedules:,} distinct schedules: {ends['completed']:,} completed, 0 failed, 0 waiting"
+    assert f"{said}, {ends['cut_off']:,} cut off by the bounds" in str(found)
 
 
 def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: Engine) -> None:
@@ -101,7 +118,7 @@ def test_leaving_the_count_of_crashes_out_of_a_state_changes_no_schedule(lab: En
 
 def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
     found = explore(Engine(lab.database, policy=replace(PATIENT, crash_budget=1)), crashes=1, lost_replies=0)
-    assert found.ok and found.graph
+    assert found.ok and found.graph and found.ends and found.ends["failed"] > 0
     bench = found.graph.rules.world.cache
     assert any("CrashBudgetSpent" in text for text in map(bench.text, range(len(bench))))
 
@@ -109,7 +126,10 @@ def test_a_spent_crash_budget_is_no_harm(lab: Engine) -> None:
 def test_a_bound_that_was_hit_is_said(lab: Engine) -> None:
     by_time = explore(lab, time_limit=0.0)
     assert not by_time.exhausted and not by_time.ok and by_time.verdict == "unknown"
-    assert "the time limit" in str(by_time)
+    assert str(by_time).startswith(
+        "Not certified: not every schedule was tried; the search was stopped by the time limit.\nBounds: support_agent"
+    )
+    assert by_time.ends is None and "Schedules not counted: the search was stopped by the time limit." in str(by_time)
     assert "searched to a depth of 0 moves." in str(by_time)
     by_moves = explore(lab, moves=4)
     assert by_moves.stopped == "the bound of 4 moves" and by_moves.depth == 4 and by_moves.findings == ()
@@ -459,14 +479,157 @@ def test_an_engine_that_fails_undisturbed_is_named_with_its_error_and_not_certif
     assert said in str(raised.value) and f'`Stepper({own.__name__}(...)).play("A*")`' in str(raised.value)
 
 
-def test_a_workflow_that_is_meant_to_fail_is_explored(lab: Engine) -> None:
-    def refuses(run: Any, told: Any) -> Any:
-        raise ValueError("no such account")
+# -- what it certifies -------------------------------------------------------------------------------------------------
 
-    class Mine(Engine):
-        pass
 
-    assert explore(Mine(lab.database, workflows={"mine": refuses}), workflow="mine", **SMALL).ok
+def readme_refund() -> Any:
+    """The function that the README shows."""
+    code = (ROOT / "README.md").read_text(encoding="utf-8").partition("\ndef refund(")[2].partition("\n\n\n")[0]
+    names: dict[str, Any] = {}
+    exec(f"def refund({code}", names)
+    return names["refund"]
+
+
+def raises_with_escapes(run: Any, told: Any) -> Any:
+    raise ValueError(f"no such\n\x1b[31maccount {'x' * 5000}")
+
+
+def raises_after_its_payment(run: Any, told: Any) -> Any:
+    run.side_effect("pay", key="pay")
+    raise KeyError("paid")
+
+
+def waits(run: Any, told: Any) -> Any:
+    return run.wait_for_event("wait", "never")
+
+
+def steps_fail(run: Any, told: Any) -> Any:
+    return run.step("divide", lambda: 1 / 0)
+
+
+_TYPE_ERROR = (
+    "request-1 fails: StepFailed: Workflow 'request-1', step 'decide' failed for good: TypeError: string indices must"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "said"),
+    [
+        ("refund", readme_refund(), _TYPE_ERROR),
+        ("mine", raises_with_escapes, "request-1 fails: ValueError: no such\\n\\x1b[31maccount xxx"),
+        ("mine", raises_after_its_payment, "request-1 fails: KeyError: 'paid', at `raise KeyError(\"paid\")`. Nothing was"),
+        ("mine", steps_fail, "step 'divide' failed for good: ZeroDivisionError: division by zero, at `return run.step("),
+        ("support_agent", waits, "request-1 waits for 'never' for ever. Nothing was explored"),
+    ],
+)  # fmt: skip
+def test_a_workflow_that_does_not_complete_undisturbed_is_not_certified(
+    lab: Engine, name: str, function: Any, said: str
+) -> None:
+    found = explore(Engine(lab.database, workflows={name: function}), workflow=name)
+    first, bounds = found.lines()
+    assert first.startswith("Not certified: undisturbed (schedule `A*`), request-1 ") and said in first
+    assert 'It was given "I forgot my password' in first and len(first) < 900 and first.isprintable()
+    assert bounds == f"Bounds: {name}, 1 workflow, 2 workers; crashes 2, expiries 2, lost replies 1."
+    assert (found.ok, found.exhausted, found.verdict, found.findings, found.ends) == (False, False, "unknown", (), None)
+    assert found.to_dict()["problem"] == found.problem == first and "Exhausted" not in str(found) + found._repr_html_()
+    assert ('say expect="failed"' in first) == (function is not waits)
+
+
+def test_the_second_of_two_workflows_counts_too(lab: Engine) -> None:
+    def first_only(run: Any, told: str) -> Any:
+        return told.index("password")
+
+    found = explore(Engine(lab.database, workflows={"mine": first_only}), workflow="mine", workflows=2, **SMALL)
+    assert not found.ok and "request-2 fails: ValueError: substring not found" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("function", "about"),
+    [
+        (
+            steps_fail,
+            "As expected, the workflow fails: StepFailed. The workflow has no side effects: no schedule plans an ",
+        ),
+        (raises_after_its_payment, "As expected, the workflow fails: KeyError."),
+    ],
+)
+def test_a_workflow_that_is_meant_to_fail_is_explored(lab: Engine, function: Any, about: str) -> None:
+    found = explore(Engine(lab.database, workflows={"mine": function}), workflow="mine", expect="failed", **SMALL)
+    assert found.ok and found.ends and found.ends["failed"] > found.ends["completed"] == 0
+    assert found.lines()[0].startswith(f"Exhausted: every invariant holds. {about}")
+
+
+def test_a_workflow_that_completes_although_it_should_fail_is_not_certified(lab: Engine) -> None:
+    found = explore(lab, expect="failed", **SMALL)
+    assert not found.ok and found.problem.startswith("Not certified: undisturbed (schedule `A*`), request-1 completes.")
+
+
+class Forgives(Engine):
+    """A workflow that fails is completed by whoever takes it over."""
+
+    def fail_workflow(self, claim: Any, *args: Any, **more: Any) -> None:
+        if claim.fence_token == 1:
+            return super().fail_workflow(claim, *args, **more)
+        return self.complete_workflow(claim, None)
+
+
+class Cancels(Engine):
+    """A workflow that is taken over is cancelled."""
+
+    def claim_workflow(self, *args: Any, **more: Any) -> Any:
+        claim = super().claim_workflow(*args, **more)
+        if claim and claim.fence_token > 1:
+            self.cancel_workflow(claim.workflow_id)
+        return claim
+
+
+class FailsOtherwise(Engine):
+    """A workflow that fails does so with another error when it was taken over."""
+
+    def fail_workflow(self, claim: Any, error: Any, *args: Any, **more: Any) -> None:
+        super().fail_workflow(claim, error if claim.fence_token == 1 else {**error, "type": "Other"}, *args, **more)
+
+
+@pytest.mark.parametrize(
+    ("own", "function", "expect", "guilty"),
+    [
+        (Forgives, raises_after_its_payment, "failed", "ends completed, whoever works on it; undisturbed it ends failed"),
+        (FailsOtherwise, raises_after_its_payment, "failed", "fails whoever works on it (Other: 'paid')"),
+        (Cancels, lambda run, told: run.step("a", lambda: 1), "completed", "ends cancelled, whoever works on it; undisturbed"),
+    ],
+)  # fmt: skip
+def test_a_workflow_that_ends_otherwise_after_a_crash_is_found(
+    lab: Engine, own: type[Engine], function: Any, expect: Any, guilty: str
+) -> None:
+    found = explore(own(lab.database, workflows={"mine": function}), workflow="mine", expect=expect, **SMALL)
+    assert found.verdict == "harm" and guilty in found.findings[0].guilty, str(found)
+
+
+@pytest.mark.parametrize(
+    ("function", "about"),
+    [
+        (lambda run, told: 1, "The workflow has no side effects: no schedule plans an action."),
+        (lambda run, told: run.step("a", lambda: 1), "The workflow has no side effects: no schedule plans an action."),
+        (lambda run, told: run.side_effect("pay", key="pay"), ""),
+    ],
+)
+def test_a_function_without_side_effects_is_certified_as_such(lab: Engine, function: Any, about: str) -> None:
+    found = explore(Engine(lab.database, workflows={"mine": function}), workflow="mine", **SMALL)
+    assert found.ok and found.lines()[0] == f"Exhausted: every invariant holds. {about}".rstrip()
+
+
+def test_bounds_within_which_nothing_comes_to_its_end_certify_nothing(lab: Engine) -> None:
+    own = Engine(lab.database, workflows={"mine": waits})
+    found = explore(own, workflow="mine", payloads=0, **SMALL)
+    assert found.exhausted and not found.ok and found.ends and found.ends["waiting"] and not found.ends["completed"]
+    assert found.problem.startswith("Not certified: within these bounds no workflow comes to its end.")
+    assert "payloads 0; event 'never' brings true." in found.lines()[1]
+    for none in ({"workers": 0}, {"workers": 5}, {"workflows": 0}, {"crashes": -1}, {"expect": "cancelled"}):
+        with pytest.raises(ExplorerError, match="An exploration has 1 to 4 workers"):
+            explore(lab, **none)  # type: ignore[arg-type]
+
+
+# -- code that goes wrong ----------------------------------------------------------------------------------------------
 
 
 def test_code_that_raises_only_for_a_worker_that_takes_over_later_is_named_too(lab: Engine) -> None:

@@ -85,6 +85,12 @@ def test_an_unknown_situation_or_transaction_is_refused_with_the_names_that_ther
         pair_matrix(database=Database(url), transactions=["claim", "commit"])
 
 
+def test_a_matrix_without_pairs_says_nothing_of_them(url: str) -> None:
+    none = pair_matrix(database=Database(url, "unused"), transactions=())
+    said = "no pair was played, so this says nothing about two transactions at once."
+    assert none.pairs == () and said in str(none) and said in none._repr_html_()
+
+
 def test_rows_put_back_are_the_situations_rows(schema: Callable[[], Database]) -> None:
     database = schema()
     migrate(database, laboratory=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,40 @@ def test_a_divergence_in_the_same_words_names_what_differs(play: Callable[..., C
     assert first_divergence(here, there) == (
         'request-1, entry 3: "A commits checkpoint classify with token 1.", but detail null against {"replayed": 1}'
     )
+    other = replace(
+        there, history=[{**e, "detail": e["detail"] and {**e["detail"], "replayed": True}} for e in entries]
+    )
+    assert "request-1" in str(first_divergence(there, other)) and there.hash != other.hash
+    one = replace(here, outcome={**here.outcome, "problems": [1]})
+    said = "the histories agree; outcome: "
+    assert str(first_divergence(one, replace(one, outcome={**one.outcome, "problems": [True]}))).startswith(said)
+
+
+def test_entries_of_nobody_who_was_asked_and_their_order_are_compared_too(play: Callable[..., Capsule]) -> None:
+    here = play("requests=2 A*2 B*2")
+    stray = replace(here, history=[*here.history, {**here.history[-1], "workflow_id": "stray\x1b[2J", "n": 9}])
+    assert str(first_divergence(here, stray)).startswith(
+        "stray\\x1b[2J, entry 1: nothing, the history has ended against "
+    )
+    turned = replace(here, history=here.entries("request-2") + here.entries("request-1"))
+    assert first_divergence(here, turned) == "the histories agree, each by itself; their entries stand in another order"
+
+
+@pytest.mark.parametrize(
+    ("detail", "why"),
+    [
+        ({"lease_seconds": "x"}, "its entries make no history"), ({"effect_id": {}}, "its entries make no history"),
+        ({"attempts": []}, ""), ({"outcome": [1]}, ""), ({"held_by": 4}, ""),
+    ],
+)  # fmt: skip
+def test_a_file_whose_hash_is_right_and_whose_entries_make_no_sense_does_no_harm(
+    play: Callable[..., Capsule], tmp_path: Path, detail: dict[str, Any], why: str
+) -> None:
+    here = play(GAP)
+    strange = replace(here, history=[{**entry, "detail": detail, "workflow_id": "\x1b[2J"} for entry in here.history])
+    path = strange.save(tmp_path / "strange.json")
+    if why:
+        with pytest.raises(BadCapsule, match=why):
+            Capsule.load(path)
+    else:
+        assert str(first_divergence(here, Capsule.load(path))).isprintable()

@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from agentflow import Database
 from agentflow.errors import BadSchedule
+from agentflow.evidence import SEMANTICS
 from agentflow.lab.broken.catalogue import GUARDS
 from agentflow.lab.schedule.capsule import Capsule, first_divergence
 from agentflow.lab.schedule.grammar import parse
@@ -75,20 +76,52 @@ def test_threads_and_processes_print_the_same(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "promise"),
     [
-        ([GAP, "--without", "idempotency_key"], "1 business effect too many"),
-        (["without=idempotency_key " + GAP], "1 business effect too many"),
-        ([GAP, "--without", "acknowledge_after_tool"], "resolve-account left no effect"),
-        (["A! " + "A+ A A! expire " * 6 + "B"], "request-1 has failed: CrashBudgetSpent"),
+        ([GAP, "--without", "idempotency_key"], "1 business effect too many", "broken: 1 business effect too many"),
+        (["without=idempotency_key " + GAP], "1 business effect too many", "broken: 1 business effect too many"),
+        (["without=idempotency_key A*5 expire B*2 expire C*"], "2 business effects", "broken: 2 business effects too many"),
+        ([GAP, "--without", "acknowledge_after_tool"], "resolve-account left no", "broken: 1 business effect lost"),
+        (["A! " + "A+ A A! expire " * 6 + "B"], "request-1 has failed: CrashBudgetSpent", SEMANTICS),
     ],
-)
-def test_what_is_not_well_is_exit_code_1_with_the_history(run: Run, arguments: list[str], said: str) -> None:
+)  # fmt: skip
+def test_what_is_not_well_is_exit_code_1_with_the_history(
+    run: Run, arguments: list[str], said: str, promise: str
+) -> None:
     done = run(*arguments)
+    assert re.findall(r"^semantics +(.*)$", done.stdout, re.MULTILINE) == [promise]
     assert done.returncode == 1
     assert done.stderr.startswith("agentflow: ")
     assert said in done.stderr
     assert "1. create" in done.stdout
+
+
+def test_two_saved_runs_are_compared(run: Run, tmp_path: Path) -> None:
+    def diff(*arguments: str) -> tuple[int, str, str]:
+        done = agentflow(
+            "diff", *arguments, env=environment(DATABASE_URL="postgresql://nobody@nowhere/x"), cwd=tmp_path
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    run(GAP, "--capsule", "one.json")
+    run(GAP, "--capsule", "two.json", "--lanes", "process")
+    run("A*4 A! expire B*", "--capsule", "other.json")
+    same = f"Both are the same run, with 12 entries and the hash {Capsule.load(tmp_path / 'one.json').hash:.12}.\n"
+    assert diff("one.json", "two.json") == (0, same, "")
+    code, said, error = diff("one.json", "other.json")
+    assert (code, error) == (1, "") and said.startswith('They differ: request-1, entry 6: "A calls the tool;')
+    assert len(said.splitlines()) == 1
+    code, said, _ = diff("other.json", "one.json", "--json")
+    assert (code, json.loads(said)["same"]) == (1, False) and "request-1, entry 6" in json.loads(said)["difference"]
+    (tmp_path / "changed.json").write_text((tmp_path / "one.json").read_text().replace("SIM-200", "SIM-404"))
+    for unreadable, why in (
+        ("nothing.json", "cannot be read"),
+        (".", "cannot be read"),
+        ("changed.json", "was changed"),
+    ):
+        code, said, error = diff("one.json", unreadable)
+        assert (code, said) == (2, "") and error.startswith("agentflow: ") and why in error
+        assert len(error.splitlines()) == 1
 
 
 def test_an_unfinished_workflow_is_named_and_is_no_error(run: Run) -> None:
