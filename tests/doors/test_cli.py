@@ -260,7 +260,16 @@ def test_what_is_not_well_is_one_sentence_on_standard_error(run: Run, schema: An
     sentence = f"agentflow: After `{finding['schedule']}` this does not hold: {finding['sentence']}\n"
     assert (fell.returncode, fell.stderr) == (1, sentence)
     held = run("explore", *bounds)
-    assert (held.returncode, held.stderr) == (0, "") and "Exhausted: every invariant holds." in held.stdout
+    assert (held.returncode, held.stderr) == (0, "") and held.stdout.startswith("Exhausted: every invariant holds.\n")
+    other = run("explore", *bounds, "--expect", "failed")
+    assert other.returncode == 1 and other.stderr == f"agentflow: {other.stdout.splitlines()[0]}\n"
+    assert other.stdout.startswith(
+        "Not certified: undisturbed (schedule `A*`), request-1 completes. Nothing was explored."
+    )
+    stopped = json.loads(run("explore", "--time-limit", "1", "--crashes", "5", "--expiries", "5", "--json").stdout)
+    assert (stopped["ok"], stopped["ends"]) == (False, None) and stopped["problem"].startswith(
+        "Not certified: not every"
+    )
     done = run("doctor", "--schema", schema().schema)
     assert (done.returncode, done.stderr) == (1, "agentflow: To fix: schema.\n")
 
@@ -572,6 +581,7 @@ def test_soak_names_the_schema_that_it_keeps(run: Run, engine: Engine) -> None:
     done = run("soak", "--requests", "-", "--workers", "1", "--kills", "0", *kept, "--no-progress", stdin="a\n")
     try:
         assert f"The rows are kept in schema {schema!r}." in done.stdout
+        assert "Nothing is lost, nothing is doubled, and no worker was killed, so no recovery was tried." in done.stdout
         assert rows(engine, f'SELECT status FROM "{schema}".workflows') == [{"status": "completed"}]
     finally:
         with engine.database.alchemy.begin() as connection:

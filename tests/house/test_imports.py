@@ -68,9 +68,10 @@ IN_TURN = [
         },
     },
     {
-        "command('play', 'A*')": {
+        "command('play', 'A*', '--capsule', 'a.json')": {
             *_HELP, *_DRIVER, *_OPTIONS, "alembic", "mako", "markupsafe", "pygments", "sqlalchemy",
         },
+        "command('diff', 'a.json', 'a.json')": set(),
         "command('explore', '--crashes', '0', '--expiries', '0', '--lost-replies', '0')": {"tqdm"},
     },
 ]  # fmt: skip

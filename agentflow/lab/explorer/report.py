@@ -126,6 +126,10 @@ class Exploration:
         who = f"{counted(self.setting.requests, 'workflow')}, {counted(self.workers, 'worker')}"
         what = f"{self.setting.workflow}, {who}; {self.bounds}"
         less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
+        unusual = (
+            name for name in ("model", "names", "retry") if getattr(self.setting, name) != getattr(Setting, name)
+        )
+        less += "".join(f"; {name}={getattr(self.setting, name)}" for name in unusual)
         moves = counted(self.depth, "move")
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
         figures = f"{self.states:,} states, {self.transitions:,} transitions, {depth}"
