@@ -30,13 +30,9 @@ def reliability_metrics(database: Database) -> dict[str, Any]:
 
 def promise(doubled: int, lost: int = 0) -> str:
     """What is promised, or how it was broken: by so many business effects too many, and lost."""
-    broken = [
-        f"{number} business effect{'s' * (number != 1)} {how}"
-        for number, how in ((doubled, "too many"), (lost, "lost"))
-    ]
-    return (
-        f"broken: {', '.join(said for said in broken if not said.startswith('0 '))}" if doubled or lost else SEMANTICS
-    )
+    counts = ((doubled, "too many"), (lost, "lost"))
+    broken = [f"{number} business effect{'s' * (number > 1)} {how}" for number, how in counts if number]
+    return f"broken: {', '.join(broken)}" if broken else SEMANTICS
 
 
 def recoveries(database: Database) -> list[dict[str, Any]]:

@@ -123,6 +123,7 @@ def diff(
 ) -> None:
     """Compare two saved runs, entry by entry.
 
+    It needs no database, and so no --schema.
     The exit code is 0 if they agree in all but what a clock measured, 1 with the first difference, 2 if one cannot be read.
     """
     from ..lab.schedule.capsule import Capsule, first_divergence

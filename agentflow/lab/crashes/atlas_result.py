@@ -171,9 +171,8 @@ class AtlasResult:
     @property
     def problems(self) -> list[str]:
         """A sentence for each cell that is not as predicted, or that there is none; empty if all is well."""
-        return ["no cell was played"] * (not list(self)) + [
-            wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)
-        ]
+        found = [wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)]
+        return found if list(self) else ["no cell was played"]
 
     @property
     def ok(self) -> bool:

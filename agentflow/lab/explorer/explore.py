@@ -35,7 +35,7 @@ from .replayed_worker import WrongCode, noting_steps
 from .report import Exploration, Finding
 from .search import DEAD, Bounds, Fall, Graph, Rules
 from .trace import walked
-from .transitions import End, World
+from .transitions import EndedAs, World
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
@@ -62,7 +62,6 @@ def explore(
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
     Nothing is tried, and nothing certified, unless an undisturbed run of each workflow ends as you `expect`.
-
     `engine` is an engine, a class of engines (also your own), or None for the real one; `without` takes guards from it.
     Everything happens in a schema of its own (`schema`, which must not exist), which is dropped afterwards. `moves` bounds the
     length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (a loss of
@@ -126,7 +125,7 @@ class _Plan:
         Harm comes before a loss of authority, and the shortest first. `unlike`: how the undisturbed run ended instead.
         """
         findings = tuple(sorted(found, key=lambda one: (one.kind != "harm", one.moves)))
-        whole = graph if graph and not graph.stopped and not unlike else None
+        whole = graph if graph and not graph.stopped else None
         uncertified, about = _looked_at(whole) if whole else (unlike, "")
         ends = whole.ends() if whole else None
         return Exploration(
@@ -178,12 +177,12 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         raise ExplorerError(f"{UNDISTURBED}{wrong} {FIX_IT}") from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
-    if unlike := [pair for pair in zip(world.expected, promised, strict=False) if pair[0] != pair[1]]:
-        leaves, really = (" with ".join(filter(None, end)) for end in unlike[0])
-        if unlike[0][0][0] != unlike[0][1][0]:
-            (leaves, _), (really, _) = unlike[0]
+    for mine, real in zip(world.expected, promised, strict=False):
+        if mine == real:
+            continue
+        ends = [f"failed with {error}" if mine[0] == real[0] else status for status, error in (mine, real)]
         raise ExplorerError(
-            f"An undisturbed run (schedule `A*`) leaves its workflow {leaves}, while the real Engine leaves it {really}."
+            f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, while the real Engine leaves it {ends[1]}."
             f'{_raised(world)} See what happens: `Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
     return Graph(Rules(world, plan.bounds, plan.workers))
@@ -226,7 +225,7 @@ def _looked_at(graph: Graph) -> tuple[str, str]:
     return "", " ".join(said)
 
 
-def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[End, ...]:
+def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[EndedAs, ...]:
     """How an undisturbed run of the same workflows ends with the real engine; () if nothing but guards is missing."""
     if type(engine) is Engine or world.setting.without:
         return ()

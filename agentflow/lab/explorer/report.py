@@ -126,10 +126,8 @@ class Exploration:
         who = f"{counted(self.setting.requests, 'workflow')}, {counted(self.workers, 'worker')}"
         what = f"{self.setting.workflow}, {who}; {self.bounds}"
         less = f"; without {', '.join(self.setting.without)}" if self.setting.without else ""
-        unusual = (
-            name for name in ("model", "names", "retry") if getattr(self.setting, name) != getattr(Setting, name)
-        )
-        less += "".join(f"; {name}={getattr(self.setting, name)}" for name in unusual)
+        assumed = ((name, getattr(self.setting, name)) for name in ("model", "names", "retry"))
+        less += "".join(f"; {name}={value}" for name, value in assumed if value != getattr(Setting, name))
         moves = counted(self.depth, "move")
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
         figures = f"{self.states:,} states, {self.transitions:,} transitions, {depth}"
@@ -137,11 +135,9 @@ class Exploration:
         came = "".join(f"; event {brief(name, 40)!r} brings {json.dumps(payload)}" for name, payload in self.events)
         verdict = self.problem or f"Exhausted: every invariant holds. {self.about}".rstrip()
         said = [verdict, f"Bounds: {what}{less}{came}."]
-        return (
-            said
-            if self.uncertified and self.stopped
-            else [*said, self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
-        )
+        if not (self.uncertified and self.stopped):
+            said += [self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
+        return said
 
     def _counted(self) -> str:
         """How many schedules there are, and how many end how."""

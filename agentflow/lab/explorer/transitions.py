@@ -30,8 +30,8 @@ from .own_process import SearchProgress
 from .replayed_worker import Place, Player, WrongCode, one_claim
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
-End = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
-_SPENT: End = ("failed", "CrashBudgetSpent")
+EndedAs = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
+_SPENT: EndedAs = ("failed", "CrashBudgetSpent")
 ENDS = ("completed", "failed", "waiting", "cut_off", "cancelled", "harmful")
 """How a schedule can end: as its workflow stands then (a ready one was cut off by the bounds), or with a harm."""
 MOST_STEPS = 200  # statements in one move, and moves in one run to the end
@@ -68,7 +68,7 @@ class World:
             engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
 
         self.first = self._outside(self.cache.number(Rows()), "create", create).rows
-        self.expected: tuple[End, ...] = ()
+        self.expected: tuple[EndedAs, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class World:
             self._finishes[rows] = not self._unlike(self.finished(rows))
         return self._finishes[rows]
 
-    def _unlike(self, rows: int) -> list[tuple[DictRow, End]]:
+    def _unlike(self, rows: int) -> list[tuple[DictRow, EndedAs]]:
         """The workflows that do not stand as they end undisturbed, nor with their crash budget spent."""
         pairs = zip(self.cache.rows(rows).workflows, self.outcomes(rows), self.expected, strict=True)
         return [(row, undisturbed) for row, end, undisturbed in pairs if end not in (undisturbed, _SPENT)]
@@ -197,7 +197,7 @@ class World:
         """The workflows' statuses."""
         return tuple(str(row["status"]) for row in self.cache.rows(rows).workflows)
 
-    def outcomes(self, rows: int) -> tuple[End, ...]:
+    def outcomes(self, rows: int) -> tuple[EndedAs, ...]:
         """The workflows' statuses, and the types of the errors with which they failed."""
         errors = (json.loads(row["error"] or "{}") for row in self.cache.rows(rows).workflows)
         pairs = zip(self.ends(rows), errors, strict=True)

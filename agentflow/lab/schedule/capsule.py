@@ -270,7 +270,7 @@ def first_divergence(one: Capsule, other: Capsule) -> str | None:
         said = zip_longest(sentences(left), sentences(right))
         for number, (here, there, words) in enumerate(zip_longest(left, right, said), 1):
             if _text(agreed(here)) != _text(agreed(there)):
-                return brief(f"{workflow_id}, entry {number}: {_apart(here, there, *words)}", 1000)
+                return brief(f"{workflow_id}, entry {number}: {_apart(here, there, *(words or ('', '')))}", 1000)
     for part in ("requests", "outcome", "schedule", "engine"):
         here, there = getattr(one, part), getattr(other, part)
         if _text(here) != _text(there):
