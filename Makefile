@@ -7,7 +7,7 @@ STAMP := .venv/agentflow-setup
 DEV := .venv/agentflow-dev
 # Many tests wait for a lease, a process or a page, so there are more workers than most machines have cores to spare.
 PYTEST := $(PY) -m pytest -p tests.support.no_rfc3987
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg
 NOTEBOOKS := $(wildcard notebooks)
 

@@ -12,10 +12,8 @@ from tests.support.notebook_again import NotebookAgain
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The kernels that nbval starts find the tests' server through its home."""
+    """The kernels that nbval starts find the tests' server, and are forks."""
     tests.pytest_configure(config)
-    if home := os.environ.get("AGENTFLOW_TEST_HOME"):
-        os.environ["AGENTFLOW_HOME"] = home
     os.environ.setdefault("AGENTFLOW_COURSE", "course_under_test")
     jupyter_client.launcher.Popen = programs.Kernel
 

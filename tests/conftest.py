@@ -38,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from agentflow.server import ensure_running
 
     home = Path(tempfile.mkdtemp(prefix="agentflow-test-"))
-    os.environ[_HOME] = str(home)
+    # Whatever asks for no database in particular finds this server too, never somebody's laboratory.
+    os.environ[_HOME] = os.environ["AGENTFLOW_HOME"] = str(home)
     os.environ["AGENTFLOW_TEST_URL"] = ensure_running(home).url()
     config.stash[_STARTED] = home
 

@@ -131,7 +131,7 @@ def test_both_survive_a_crash_of_the_database_with_one_history(
 def test_restart_is_refused_on_a_server_that_is_not_the_laboratorys_own(
     lab: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AGENTFLOW_HOME", str(tmp_path))  # with notebooks under test it names the tests' own server
+    monkeypatch.setenv("AGENTFLOW_HOME", str(tmp_path))  # it names the tests' own server
     with Stepper(lab) as stepper:
         stepper.play("A*2")
         with pytest.raises(BadSchedule, match="embedded server only"):
