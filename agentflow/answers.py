@@ -134,14 +134,28 @@ class Worked(BaseModel):
     worked: bool
 
 
+_NOT_OBSERVED = "Null: not observed; see problems"
+
+
 class Metrics(BaseModel):
     """The reliability figures, from the tables alone."""
 
     workflow_completion_rate: float
     workflows_total: int
     workflows_completed: int
-    tool_execution_attempts: int
-    business_effects: int
-    duplicate_business_effects: int
+    tool_execution_attempts: int | None = Field(description=f"Calls of the tool. {_NOT_OBSERVED}")
+    business_effects: int | None = Field(description=_NOT_OBSERVED)
+    duplicate_business_effects: int | None = Field(description=f"Beyond one for each action. {_NOT_OBSERVED}")
+    missing_business_effects: int = Field(description="Acknowledged actions of which no effect was seen")
+    unacknowledged_effects: int | None = Field(description=f"Of workflows that ended in the gap. {_NOT_OBSERVED}")
+    effects_not_observed: int = Field(
+        description="Actions given to a tool of your own that does not tell of its effects"
+    )
     recovery_latency_ms: float | None = Field(description="Mean, from take-over to completion")
+    recovery_latency_p50_ms: float | None
+    recovery_latency_p95_ms: float | None
+    recovery_latency_max_ms: float | None
+    ready_unknown_to_workers: int = Field(description="Ready workflows that no running worker knows")
+    ready_due_later: int = Field(description="Ready workflows that no worker may claim yet")
     semantics: str
+    problems: list[str] = Field(description="A sentence for all that is doubled, missing or not observed")

@@ -5,19 +5,26 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from .database import Database
-from .errors import DatabaseAway
+from .errors import AgentFlowError
+
+# A lock for each name, for which nobody waits: `metrics` reads them, and they are gone when the worker is.
+_KNOWN = "SELECT pg_advisory_lock_shared(hashtext(%s), hashtext(name)) FROM unnest(%s::text[]) AS name"
 
 
 class Bell:
-    """Rings when work arrives (a notification) or ring() is called; silence is trusted for one poll."""
+    """Rings when work arrives (a notification) or ring() is called; silence is trusted for one poll.
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    While it is connected, others can see that a worker runs that knows the workflows of these names.
+    """
+
+    def __init__(self, database: Database, names: Sequence[str] = ()) -> None:
+        self.database, self.names = database, names
         self._connection: psycopg.Connection[Any] | None = None
         self._sockets: tuple[socket.socket, ...] = ()  # only while somebody may wait
 
@@ -39,12 +46,25 @@ class Bell:
             for writer in self._sockets[1:]:
                 writer.send(b"!")
 
+    def connect(self) -> bool:
+        """Whether it has connected now: it was not, and could. What goes wrong here is told by the next transaction."""
+        if self._connection is None or self._connection.closed:
+            with contextlib.suppress(AgentFlowError, psycopg.Error):
+                self._connection = self.database.listen()
+                self._connection.execute(_KNOWN, (self.database.schema, list(self.names)))
+                return True
+        return False
+
+    def lose(self) -> None:
+        """Gives up a connection that may be dead, so that the next connect() makes a new one."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
     def wait(self, seconds: float) -> None:
         """Returns when rung, or after `seconds`. After (re)connecting it returns at once: something may have been missed."""
-        if self._connection is None or self._connection.closed:
-            with contextlib.suppress(DatabaseAway):
-                self._connection = self.database.listen()
-                return
+        if self.connect():
+            return
         try:
             with selectors.DefaultSelector() as selector:
                 for heard in (self._sockets[0], self._connection):
@@ -60,5 +80,4 @@ class Bell:
                 for _ in self._connection.notifies(timeout=0):
                     pass
             except psycopg.Error:
-                self._connection.close()
-                self._connection = None
+                self.lose()

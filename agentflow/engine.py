@@ -162,17 +162,26 @@ class Engine(Transactions):
         }  # fmt: skip
         self.database.transact(Boundary("fault", "before", worker, workflow_id, token, at), params)
 
-    def reliability_metrics(self) -> dict[str, Any]:
-        """The reliability figures from the rows alone; see evidence.reliability_metrics()."""
-        return evidence.reliability_metrics(self.database)
+    def reliability_metrics(self, *tools: Tool) -> dict[str, Any]:
+        """The reliability figures from the rows, and from what these tools and the engine's tell; see evidence."""
+        return evidence.reliability_metrics(self.database, (self.tool, *tools))
 
     def recoveries(self) -> list[dict[str, Any]]:
         """Each take-over, with its span in ms split into detect, claim, replay and re-execute; see evidence.recoveries()."""
         return evidence.recoveries(self.database)
 
-    def write_reliability_report(self, path: Path = evidence.REPORT) -> dict[str, Any]:
+    def write_reliability_report(self, path: Path = evidence.REPORT, *tools: Tool) -> dict[str, Any]:
         """Writes the figures to `artifacts/reliability-report.json`, and returns them."""
-        return evidence.write_reliability_report(self.database, path)
+        return evidence.write_reliability_report(self.database, path, (self.tool, *tools))
+
+    def told_effects(self) -> evidence.Told:
+        """What the engine's tool, if it is one's own, tells of its effects."""
+        return evidence.ask(self.database, [self.tool])
+
+    def history(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Like Transactions.history(), with the calls of which a tool of one's own tells."""
+        told = self.told_effects()
+        return told.among(super().history(workflow_id), workflow_id) if told.asked else super().history(workflow_id)
 
     def reset_database(self) -> None:
         """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from . import errors
 from .model import ActionIntent, Checkpoint, Claim, Tool
 from .run import interrupted
+from .tools import own_name
 from .transactions import Transactions
 from .values import fingerprint, to_json
 
@@ -31,6 +32,7 @@ class ClaimedJournal:
         self.intents: dict[str, ActionIntent] = {}
         self.cursor, self.failed_tries = 0, claim.attempts
         self.began = time.perf_counter() if claim.recovered else None
+        self.own: str | None = None  # the tool that is being called, if it is one of the author's own
 
     def load(self) -> None:
         """Loads what earlier claims recorded, counted against the row. Raises LostLease."""
@@ -80,8 +82,15 @@ class ClaimedJournal:
 
         Raises StepFailed if the tool refused, Postponed if nobody knows what it did: it is called again with the same key.
         """
-        intent, planned_before = self._plan(name, key, arguments)
         chosen = tool or self.tool
+        self.own = own_name(chosen, self.engine.database.schema)
+        try:
+            return self._carry_out(name, key, chosen, arguments)
+        finally:
+            self.own = None
+
+    def _carry_out(self, name: str, key: str, chosen: Tool, arguments: Any) -> Any:
+        intent, planned_before = self._plan(name, key, arguments)
         try:
             known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
             if not known:
@@ -168,8 +177,9 @@ class ClaimedJournal:
         return errors.DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
 
     def _detail(self) -> str | None:
-        """Once per recovery, for the history: how many calls were replayed, and how long that took in ms."""
-        if self.began is None:
-            return None
-        taken, self.began = time.perf_counter() - self.began, None
-        return json.dumps({"replayed": self.cursor, "replay_ms": round(taken * 1000, 3)})
+        """For the history: which tool of one's own is called; once per recovery, what was replayed and how long it took."""
+        told: dict[str, Any] = {"tool": self.own} if self.own else {}
+        if self.began is not None:
+            taken, self.began = time.perf_counter() - self.began, None
+            told |= {"replayed": self.cursor, "replay_ms": round(taken * 1000, 3)}
+        return json.dumps(told) if told else None

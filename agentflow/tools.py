@@ -7,8 +7,11 @@ reads it; only evidence and the laboratory do.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ToolRefused
@@ -61,6 +64,11 @@ class SimulatedTool:
             raise no_answer(call.action, "reply")
         return row["result"]
 
+    @property
+    def ledger(self) -> str:
+        """The schema beside which the ledger with this tool's effects is, where the laboratory counts them."""
+        return self.database.schema
+
     def look_up(self, idempotency_key: str | None) -> tuple[bool, Any]:
         """Whether the key is remembered, and the result (which may be None); asked without acting."""
         rows = self.database.read("look_up", {"p_key": idempotency_key})
@@ -86,6 +94,19 @@ class SimulatedTool:
 
     def _run(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self.database.transact(Boundary(name, "before"), params)[0]
+
+
+def own_name(tool: Any, schema: str) -> str | None:
+    """What a tool of one's own is called, `module:name`; None for the simulated one, whose ledger is beside that schema."""
+    if getattr(tool, "ledger", None) == schema:
+        return None
+    while isinstance(tool, partial):
+        tool = tool.func
+    named = tool if hasattr(tool, "__qualname__") else type(tool)
+    module, script = named.__module__, getattr(sys.modules["__main__"], "__file__", None)
+    if module == "__main__" and script:  # it has the name under which others import it
+        module = Path(script).stem
+    return f"{module}:{named.__qualname__}"
 
 
 def no_answer(name: str, lost: str) -> TimeoutError:

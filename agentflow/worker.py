@@ -92,7 +92,7 @@ class Worker:
         self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds
         self.renewals = renewals or Renewals(engine)
         self.names = sorted(workflows)
-        self._stop, self._bell = threading.Event(), Bell(engine.database)
+        self._stop, self._bell = threading.Event(), Bell(engine.database, self.names)
         self._told = False  # to stop, by a signal: seen at once, before the event is set
 
     def run_once(self) -> RunOutcome | None:
@@ -128,10 +128,12 @@ class Worker:
         with self._bell:
             while not self._stopping():
                 try:
+                    self._bell.connect()
                     if self.run_once() is None:
                         self._bell.wait(self.poll_seconds)
                     pause = 0.0
                 except Exception as trouble:
+                    self._bell.lose()
                     pause = min(5.0, pause * 2 or 0.1)
                     away = isinstance(trouble, errors.DatabaseAway | errors.SchemaMissing)
                     event = "database_away" if away else "worker_in_trouble"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +27,7 @@ from .options import (
     Requests,
     Schema,
     ShowProgress,
+    Tools,
     answer,
     app,
     print_figures,
@@ -185,7 +187,8 @@ def reset(
             "migrate --laboratory` turns a new schema into one."
         )
     found = engine.reliability_metrics()
-    what = f"{found['workflows_total']} workflows and {found['business_effects']} business effects"
+    effects = "the simulated tool's" if found["business_effects"] is None else found["business_effects"]
+    what = f"{found['workflows_total']} workflows and {effects} business effects"
     if not yes:
         wanted = typer.confirm(f"Delete {what} from schema {schema!r} at {engine.database.where}?", err=True)
         if not wanted:
@@ -245,29 +248,61 @@ def submit(
 
 
 @app.command()
-def report(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = False) -> None:
     """Write and print the reliability figures.
 
-    They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled.
+    They are written to artifacts/reliability-report.json; the exit code is 1 if a business effect is doubled, missing or not
+    observed.
     """
     from ..engine import Engine, find_database
+    from . import launch
 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     _check_that_it_exists(database)
-    figures = Engine(database).write_reliability_report()
+    figures = Engine(database).write_reliability_report(REPORT, *launch.own_tools(tool))
     if as_json:
         print_json(figures)
     else:
         print_figures(figures)
         typer.echo(f"Written to {REPORT}.")
-    if not figures["workflows_total"]:
-        said = f"There are no workflows in schema {schema}; the notebooks have their own schemas, such as {NOTEBOOKS}."
+    for said in _remarks(figures, schema):
         typer.echo(said, err=as_json)
-    doubled = figures["duplicate_business_effects"]
-    if doubled:
-        where = f"tool_ledger in schema {schema}_world shows which"
-        typer.echo(f"agentflow: {doubled} business effects are doubled; {where}.", err=True)
-    raise typer.Exit(bool(doubled))
+    for problem in figures["problems"]:
+        typer.echo(f"agentflow: {problem}.", err=True)
+    raise typer.Exit(bool(figures["problems"]))
+
+
+def _remarks(figures: Mapping[str, Any], schema: str) -> Iterator[str]:
+    """What is no problem, and should be known."""
+    if not figures["workflows_total"]:
+        yield f"There are no workflows in schema {schema}; the notebooks have their own schemas, such as {NOTEBOOKS}."
+    if gap := figures["unacknowledged_effects"]:
+        yield f"Effects that nobody will acknowledge, since their workflows ended in the gap: {gap}."
+    if unknown := figures["ready_unknown_to_workers"]:
+        yield f"Ready workflows that no running worker knows: {unknown}. Start `agentflow worker`."
+    if later := figures["ready_due_later"]:
+        yield f"Ready workflows that are due later: {later}. A try failed, or the server's clock was set back."
+
+
+@app.command()
+def check(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = False) -> None:
+    """Check all rows with the independent checker.
+
+    It reads a laboratory in which nobody works any more. The exit code is 1 if a row is wrong.
+    """
+    from ..engine import find_database
+    from ..evidence import ask
+    from ..lab.verify.checker import check_rows
+    from . import launch
+
+    database = find_database(schema, patience=COMMAND_PATIENCE)
+    _check_that_it_exists(database)
+    told = ask(database, launch.own_tools(tool))
+    found = check_rows(database, told=told.effects, asked=told.asked)
+    answer(as_json, {**asdict(found), "problems": told.problems}, repr(found))
+    for problem in told.problems:
+        typer.echo(f"agentflow: {problem}.", err=True)
+    raise typer.Exit(bool(found.mistakes or told.problems))
 
 
 def _check_that_it_exists(database: Database) -> None:

@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from ..engine import is_embedded
 from ..errors import AgentFlowError, BadName, DatabaseAway
 from ..log import log_event
 from ..migrations import migrate
+from ..model import Tool
 from ..run import Workflow
 
 FIRST_NOTEBOOK = Path("notebooks", "00-start-here.ipynb")
@@ -75,16 +76,30 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def own_workflows(spelled: str) -> Mapping[str, Workflow]:
-    """Returns the workflow functions that `module:attribute` names."""
+def imported(option: str, spelled: str) -> Any:
+    """Returns what `module:attribute` names; modules of the current folder can be imported, too. Raises BadName."""
     module, _, attribute = spelled.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadName(
-            f"--workflows {spelled!r} cannot be imported ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
+            f"{option} {spelled!r} cannot be imported ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
         ) from error
+
+
+def own_tools(spelled: Iterable[str] | None) -> list[Tool]:
+    """Returns the tools that each `module:attribute` names. Raises BadName."""
+    tools = [(one, imported("--tool", one)) for one in spelled or ()]
+    for one, tool in tools:
+        if not callable(tool):
+            raise BadName(f"--tool {one!r} names a value of type {type(tool).__name__}. Give a function of a ToolCall.")
+    return [tool for _, tool in tools]
+
+
+def own_workflows(spelled: str) -> Mapping[str, Workflow]:
+    """Returns the workflow functions that `module:attribute` names."""
+    found = imported("--workflows", spelled)
     if isinstance(found, Mapping) and found and all(map(callable, found.values())):
         return found
     if callable(found):

@@ -30,6 +30,10 @@ Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The CSV c
 Guards = Annotated[
     list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
 ]
+Tools = Annotated[
+    list[str] | None,
+    typer.Option("--tool", metavar="MODULE:ATTRIBUTE", help="A tool of your own, asked for its effects(); repeatable."),
+]
 ShowProgress = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show progress (default: on a terminal).")
 ]
@@ -46,7 +50,8 @@ def answer(as_json: bool, value: Any, text: str) -> None:
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """Prints the figures, a line each."""
+    """Prints the figures, a line each, without the sentences beside them."""
+    figures = {name: value for name, value in figures.items() if name != "problems"}
     width = max(map(len, figures))
     for name, value in figures.items():
-        typer.echo(f"{name:<{width}}  {'not known' if value is None else value}")
+        typer.echo(f"{name:<{width}}  {'not observed' if value is None else value}")

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from .race.race import compare_claims
     from .room.widget import control_room
     from .schedule.stepper import Stepper
+    from .verify.checker import check_rows
     from .verify.invariants import INVARIANTS
 
 __all__ = [
-    "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas", "checks",
-    "clean_up", "compare_claims", "control_room", "course", "doctor", "draw", "explore", "fresh_laboratory", "live_api",
+    "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas", "check_rows",
+    "checks", "clean_up", "compare_claims", "control_room", "course", "doctor", "draw", "explore", "fresh_laboratory", "live_api",
     "locked", "pair_matrix", "query", "query_elsewhere", "recoveries_frame", "recovery_latency", "server_of_its_own",
     "snapshot", "soak", "support_requests", "timeline",
 ]  # fmt: skip
@@ -46,7 +47,7 @@ _HOMES = {
     "notebook.clean_up": "clean_up", "notebook.live_api": "live_api", "notebook.other_process": "locked query_elsewhere",
     "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline", "plots.frames": "recoveries_frame",
     "plots.plots": "recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
-    "schedule.stepper": "Stepper", "verify.invariants": "INVARIANTS",
+    "schedule.stepper": "Stepper", "verify.checker": "check_rows", "verify.invariants": "INVARIANTS",
 }  # fmt: skip
 # Two names are modules. `course` is also a package, which Python gives once it was imported, so it is the package always.
 _MODULES = {"course": ".course", "checks": ".course.checks"}

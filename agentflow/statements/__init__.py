@@ -16,7 +16,7 @@ from .laboratory import FAULT, PURPOSE, RESET
 from .people import CANCEL, CREATE, DELIVER, REQUEUE
 from .progress import ACKNOWLEDGE, CHECKPOINT, COMPLETE, FAIL, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
-from .reads import FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
+from .reads import CONDITION, FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
 from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
@@ -43,7 +43,7 @@ COUNTED = tuple(name for name, one in TRANSACTIONS.items() if one.counted)
 SIDE_WRITES = _by_name(FAULT, REFUSE, FORGET, RESET)
 """What the laboratory and the simulated world write beside the engine's transactions, by name."""
 
-READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METRICS, RECOVERIES)
+READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METRICS, CONDITION, RECOVERIES)
 """What people and programs read, by name."""
 
 ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES

@@ -115,35 +115,128 @@ WHERE id = ANY(%(p_workflows)s)""",
 
 METRICS = Statement(
     "metrics",
-    "The reliability figures, from the rows alone.",
+    "The reliability figures of effects, from the rows and from what tools of one's own tell (p_told, p_asked).",
+    text="""\
+WITH done AS (
+    SELECT idempotency_key, workflow_id, action, attempts
+    FROM agentflow_world.tool_ledger
+    UNION ALL
+    SELECT idempotency_key, workflow_id, action, attempts
+    FROM json_to_recordset(%(p_told)s::json) AS told (idempotency_key text, workflow_id text, action text, attempts int)
+),
+planned AS (
+    SELECT i.workflow_id, i.key, i.action, i.status,
+           count(done.action) AS effects
+    FROM agentflow.action_intents AS i
+    LEFT JOIN done USING (workflow_id, idempotency_key)
+    GROUP BY i.workflow_id, i.key
+),
+facts AS (
+    SELECT workflow_id, action, status, effects, 0 AS strays,
+           -- No effect is known: was it given to a tool of one's own that did not tell?
+           CASE WHEN effects = 0 AND status <> 'REFUSED' THEN (
+               SELECT detail ->> 'tool'
+               FROM agentflow.history AS h
+               WHERE h.workflow_id = planned.workflow_id
+                 AND subject = key
+                 AND event IN ('action_intent_committed', 'action_acknowledged')
+                 AND detail ->> 'tool' <> ALL(%(p_asked)s)
+               LIMIT 1) END AS tool
+    FROM planned
+    UNION ALL
+    -- Effects under no planned key; those under one made-up key, or each one without a key, could be one action's.
+    SELECT workflow_id, action, NULL, count(*),
+           count(DISTINCT idempotency_key) + count(*) - count(idempotency_key), NULL
+    FROM done
+    WHERE NOT EXISTS (
+        SELECT FROM agentflow.action_intents AS i
+        WHERE i.idempotency_key = done.idempotency_key
+          AND i.workflow_id = done.workflow_id)
+    GROUP BY workflow_id, action
+),
+named AS (
+    SELECT workflow_id,
+           sum(effects) AS effects,
+           sum(strays) AS strays,
+           count(*) FILTER (WHERE status <> 'REFUSED') AS wanted,
+           count(status) FILTER (WHERE effects > 0) AS served,
+           count(*) FILTER (WHERE effects > 0 AND status <> 'ACKNOWLEDGED') AS unacknowledged,
+           count(*) FILTER (WHERE effects = 0 AND status = 'ACKNOWLEDGED') AS undone,
+           count(*) FILTER (WHERE effects = 0 AND status = 'PENDING') AS pending,
+           count(tool) AS unseen,
+           count(tool) FILTER (WHERE status = 'ACKNOWLEDGED') AS unseen_done,
+           string_agg(DISTINCT tool, ', ') AS tools
+    FROM facts
+    GROUP BY workflow_id, action
+),
+judged AS (
+    -- A stray effect serves an action of its name that has none: an acknowledged one first.
+    SELECT *,
+           CASE WHEN wanted > 0 THEN least(undone + pending, strays)
+                ELSE (strays > 0 AND served = 0)::int END AS more,
+           CASE WHEN wanted > 0 THEN greatest(0, least(pending, strays - undone))
+                ELSE (strays > 0 AND served = 0)::int END AS unknown
+    FROM named
+)
+SELECT (SELECT CASE count(*) WHEN count(attempts) THEN coalesce(sum(attempts), 0)::bigint END
+        FROM done) AS tool_execution_attempts,
+       coalesce(sum(effects), 0)::bigint AS business_effects,
+       -- The effects beyond the first of each action.
+       coalesce(sum(effects - served - more), 0)::bigint AS duplicate_business_effects,
+       coalesce(sum(greatest(0, undone - unseen_done - strays)), 0)::bigint AS missing_business_effects,
+       coalesce(sum(unacknowledged + unknown) FILTER (WHERE workflow_id IN (
+           SELECT id
+           FROM agentflow.workflows
+           WHERE finished_at IS NOT NULL)), 0)::bigint AS unacknowledged_effects,
+       coalesce(sum(greatest(0, unseen - strays)), 0)::bigint AS effects_not_observed,
+       string_agg(DISTINCT tools, ', ') FILTER (WHERE unseen > strays) AS tools
+FROM judged""",
+)  # fmt: skip
+
+CONDITION = Statement(
+    "condition",
+    "How far the workflows are: how many there are, how long recoveries took, and which nobody can claim now.",
     text="""\
 WITH recovered AS (
-    SELECT extract(epoch FROM completed_at - recovery_started_at) * 1000 AS ms
-    FROM agentflow.workflows
+    SELECT extract(epoch FROM completed_at - recovery_started_at)::float8 * 1000 AS ms,
+           (SELECT bool_or(at < before)
+            FROM (
+                SELECT at, lag(at) OVER (ORDER BY n) AS before
+                FROM agentflow.history
+                WHERE workflow_id = w.id) AS told) AS backwards
+    FROM agentflow.workflows AS w
     WHERE recovery_started_at IS NOT NULL
       AND completed_at IS NOT NULL
 ),
-planned AS (
-    SELECT workflow_id, action, count(*) AS actions
-    FROM agentflow.action_intents
-    WHERE status <> 'REFUSED' OR idempotency_key IN (SELECT idempotency_key FROM agentflow_world.tool_ledger)
-    GROUP BY workflow_id, action
+running AS (
+    -- Each running worker holds a lock for each name that it knows; see `bell`.
+    SELECT objid
+    FROM pg_locks
+    WHERE locktype = 'advisory'
+      AND objsubid = 2
+      AND classid = hashtext('agentflow')::oid
+      AND database = (
+          SELECT oid
+          FROM pg_database
+          WHERE datname = current_database())
 ),
-done AS (
-    SELECT workflow_id, action, count(*) AS effects, sum(attempts) AS attempts,
-           count(idempotency_key) - count(DISTINCT idempotency_key) AS repeated
-    FROM agentflow_world.tool_ledger
-    GROUP BY workflow_id, action
+ready AS (
+    SELECT next_run_at > clock_timestamp() AS later,
+           hashtext(name)::oid IN (SELECT objid FROM running) AS known
+    FROM agentflow.workflows
+    WHERE status = 'ready'
+      AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
 )
 SELECT (SELECT count(*) FROM agentflow.workflows) AS workflows_total,
        (SELECT count(*) FROM agentflow.workflows WHERE status = 'completed') AS workflows_completed,
-       (SELECT coalesce(sum(attempts), 0)::bigint FROM done) AS tool_execution_attempts,
-       (SELECT coalesce(sum(effects), 0)::bigint FROM done) AS business_effects,
-       -- More effects than planned actions, or two under one key: whichever count is higher.
-       (SELECT coalesce(sum(greatest(repeated, effects - greatest(1, coalesce(actions, 1)))), 0)::bigint
-        FROM done
-        LEFT JOIN planned USING (workflow_id, action)) AS duplicate_business_effects,
-       (SELECT round(avg(ms)::numeric, 3)::float8 FROM recovered) AS recovery_latency_ms""",
+       count(*) FILTER (WHERE backwards OR ms < 0) AS recoveries_not_observed,
+       round(avg(ms)::numeric, 3)::float8 AS recovery_latency_ms,
+       round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms))::numeric, 3)::float8 AS recovery_latency_p50_ms,
+       round((percentile_cont(0.95) WITHIN GROUP (ORDER BY ms))::numeric, 3)::float8 AS recovery_latency_p95_ms,
+       round(max(ms)::numeric, 3)::float8 AS recovery_latency_max_ms,
+       (SELECT count(*) FILTER (WHERE NOT known) FROM ready) AS ready_unknown_to_workers,
+       (SELECT count(*) FILTER (WHERE later) FROM ready) AS ready_due_later
+FROM recovered""",
 )  # fmt: skip
 
 RECOVERIES = Statement(

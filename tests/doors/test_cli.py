@@ -22,7 +22,7 @@ import pytest
 import typer
 from sqlalchemy import text
 
-from agentflow import Database, Engine, migrate, open_engine
+from agentflow import CrashInjected, Database, Engine, ToolCall, migrate, open_engine
 from agentflow.cli import app
 from agentflow.server import Server
 from tests.conftest import rows
@@ -511,8 +511,11 @@ def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, 
     assert json.loads(done.stdout) == figures
     assert json.loads((tmp_path / "artifacts" / "reliability-report.json").read_text()) == figures
     plain = run("report").stdout
+    assert figures.pop("problems") == []
     for name, value in figures.items():
-        assert re.search(rf"^{name} +{re.escape('not known' if value is None else str(value))}$", plain, re.MULTILINE)
+        assert re.search(
+            rf"^{name} +{re.escape('not observed' if value is None else str(value))}$", plain, re.MULTILINE
+        )
 
 
 def test_report_on_an_empty_schema_says_where_else_workflows_may_be(run: Run, engine: Engine) -> None:
@@ -540,6 +543,68 @@ def test_report_is_exit_code_1_when_an_effect_is_doubled(run: Run, engine: Engin
     assert done.returncode == 1
     assert json.loads(done.stdout)["duplicate_business_effects"] == 1
     assert "doubled" in done.stderr
+
+
+SHOP = """
+charged = []
+class Shop:
+    def __call__(self, call):
+        charged.append((call.idempotency_key, call.action, call.workflow_id, 1))
+class OpenShop(Shop):
+    def effects(self):
+        return [tuple(one) for one in __import__("json").load(open("charged.json"))]
+mute, tells = Shop(), OpenShop()
+"""
+
+
+def test_report_and_check_see_an_own_tool_that_is_named_and_tells(run: Run, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    shop: dict[str, Any] = {"__name__": "shop"}
+    exec(SHOP, shop)
+    engine.tool = shop["tells"]
+    engine.create_workflow("login", workflow_id="w")
+    engine.run_until_idle("w.1")
+    engine.tool = engine.world
+    blind, checked = run("report", "--json"), run("check")
+    assert (blind.returncode, json.loads(blind.stdout)["business_effects"]) == (1, None)
+    assert "not observed: 1, given to shop:OpenShop" in blind.stderr
+    assert "business_effects            not observed" in run("report").stdout
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "no row contradicts another." in checked.stdout
+    assert "Not observed: what shop:OpenShop did, in planned actions: 1." in checked.stdout
+    told = ["--tool", "shop:mute", "--tool", "shop:tells"]
+    assert "raised FileNotFoundError" in run("report", *told).stderr
+    for times, code in ((1, 0), (2, 1)):
+        (tmp_path / "charged.json").write_text(json.dumps(shop["charged"] * times))
+        report, check = run("report", "--json", *told), run("check", "--json", *told)
+        assert (report.returncode, check.returncode) == (code, code)
+        assert json.loads(report.stdout)["business_effects"] == times
+        assert len(json.loads(check.stdout)["mistakes"]) == code
+    assert "names a value of type list" in refused(run("report", "--tool", "shop:charged"))
+    assert "--tool 'shop' cannot be imported" in refused(run("check", "--tool", "shop"))
+
+
+def test_check_names_the_row_that_is_wrong(run: Run, engine: Engine) -> None:
+    engine.create_workflow("login", workflow_id="w")
+    engine.run_until_idle("w.1")
+    assert run("check").stdout == "workflows: 1, rules: 24: no row contradicts another.\n"
+    engine.world(ToolCall("w:other", "other", None, "w"))
+    done = run("check")
+    assert done.returncode == 1
+    assert "tool_ledger effect" in done.stdout
+    assert "should be: the key of a planned action" in done.stdout
+
+
+def test_report_says_what_is_no_problem_and_should_be_known(run: Run, engine: Engine) -> None:
+    engine.create_workflow("login", workflow_id="gap")
+    with pytest.raises(CrashInjected):
+        engine.run_once("w.1", crash_after_tool_commit=True)
+    engine.cancel_workflow("gap")
+    engine.create_workflow("login", name="typo")
+    done = run("report")
+    assert done.returncode == 0
+    assert "ended in the gap: 1." in done.stdout
+    assert "no running worker knows: 1." in done.stdout
 
 
 def test_soak_kills_workers_and_reports_that_nothing_is_lost(run: Run) -> None:

@@ -313,7 +313,10 @@ def test_naive_retry_doubles_the_effect_and_a_durable_one_does_not(engine: Engin
 def test_figures_of_an_empty_laboratory_are_zero_and_of_the_right_names(engine: Engine) -> None:
     assert engine.reliability_metrics() == {
         "workflow_completion_rate": 0.0, "workflows_total": 0, "workflows_completed": 0, "tool_execution_attempts": 0,
-        "business_effects": 0, "duplicate_business_effects": 0, "recovery_latency_ms": None,
+        "business_effects": 0, "duplicate_business_effects": 0, "missing_business_effects": 0, "unacknowledged_effects": 0,
+        "effects_not_observed": 0, "recovery_latency_ms": None, "recovery_latency_p50_ms": None,
+        "recovery_latency_p95_ms": None, "recovery_latency_max_ms": None, "ready_unknown_to_workers": 0,
+        "ready_due_later": 0, "problems": [],
         "semantics": "at-least-once execution, exactly-once business effect per idempotency key",
     }  # fmt: skip
 

@@ -58,6 +58,7 @@ IN_TURN = [
         "command('submit', '--requests', '-')": set(),
         "cut('agentflow.worker.Worker', 'run_forever'); command('worker')": set(),
         "command('report')": set(),
+        "command('check')": set(),
         "command('doctor')": set(),
         "command('reset', '--yes')": set(),
         "cut('agentflow.cli.launch', 'become'); command('lab')": set(),

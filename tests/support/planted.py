@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentflow import Engine
+import pytest
+
+from agentflow import Engine, Policy
+from agentflow.errors import CrashInjected
+from agentflow.lab.laboratory.laboratory import LEASE_SECONDS
+from agentflow.tools import SimulatedTool
 
 
 @dataclass(frozen=True)
@@ -392,3 +397,29 @@ def plant(engine: Engine, sql: str) -> None:
     with engine.database.alchemy.connect() as connection:
         for statement in sql.format(s=f'"{schema}"', w=f'"{schema}_world"').split("; "):
             connection.exec_driver_sql(statement)
+
+
+def finished_laboratory(engine: Engine) -> Engine:
+    """One workflow recovered in the gap, one refused, one that waited for an event, one that waits."""
+    own = Engine(engine.database, policy=Policy(lease_seconds=LEASE_SECONDS))
+    own.create_workflow("password reset", workflow_id="recovered")
+    claim = own.claim_workflow("A.1")
+    assert claim
+    for _ in ("classify", "plan", "intent"):
+        own.advance_one_step(claim)
+    with pytest.raises(CrashInjected):
+        own.advance_one_step(claim, crash_after_tool_commit=True)
+    own.expire_lease("recovered")
+    own.run_until_idle("B.1")
+    own.create_workflow("password", workflow_id="refused")
+    own.tool, real = SimulatedTool(own.world.database, fault=lambda _: "refuse"), own.tool
+    own.run_until_idle("R.1")
+    own.tool = real
+    own.create_workflow("move my notes", name="approval_agent", workflow_id="approved")
+    own.run_until_idle("C.1")
+    own.deliver_event("approved", "approval", True)
+    own.run_until_idle("D.1")
+    own.create_workflow("login", name="approval_agent", workflow_id="parked")
+    own.run_until_idle("E.1")
+    own.world.database.close()
+    return own

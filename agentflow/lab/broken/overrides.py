@@ -60,12 +60,12 @@ class MarksFirst(ClaimedJournal):
 class AcknowledgesFirst(ClaimedJournal):
     """The action is acknowledged, with no result, before the tool is called."""
 
-    def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
+    def _carry_out(self, name: str, key: str, chosen: Tool, arguments: Any) -> Any:
         """The action is acknowledged, then carried out; the tool's result, which nobody records."""
         intent, _ = self._plan(name, key, arguments)
         self._acknowledge(key, None, None)
         try:
-            return self.engine.call_tool(self.claim, intent, tool or self.tool)
+            return self.engine.call_tool(self.claim, intent, chosen)
         except Exception as unknown:
             self._postpone(key, describe_failure(unknown), self.failed_tries + 1)
 

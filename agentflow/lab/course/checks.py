@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engine import Engine
 from ...run import Ledger
-from ..history.belief import belief_of
+from ..history.belief import belief_of, with_unseen
 from ..history.entries import Row
 from ..history.words import counted
 from ..notebook.tables import effects_of, query, shown
@@ -63,7 +63,8 @@ def nothing_lost(engine: Engine, workflows: int) -> str:
 
 def one_effect(engine: Engine, workflow_id: str) -> str:
     """Each planned action of the workflow is acknowledged and has left exactly one business effect."""
-    judged = belief_of(_workflow(engine, workflow_id)["actions"], effects_of(engine, workflow_id))
+    intents = with_unseen(_workflow(engine, workflow_id)["actions"], engine.history(workflow_id))
+    judged = belief_of(intents, effects_of(engine, workflow_id))
     for action in judged.actions:
         key = action.idempotency_key
         if action.status not in ("ACKNOWLEDGED", None):
@@ -71,6 +72,8 @@ def one_effect(engine: Engine, workflow_id: str) -> str:
         for effect in action.effects if action.status is None else action.effects[1:]:
             found, wanted = effect["idempotency_key"], "one row for each planned action"
             raise wrong("tool_ledger", effect["effect_id"], "idempotency_key", found, wanted)
+        if action.unseen:
+            raise CheckFailed(f"What the tool of your own did for {key!r} is not observed. Let it tell in effects().")
         if action.missing:
             raise CheckFailed(f"tool_ledger: no row has idempotency_key {key!r}, which was planned. It is lost.")
     return f"one effect for each planned action of {workflow_id}"
@@ -79,7 +82,7 @@ def one_effect(engine: Engine, workflow_id: str) -> str:
 def attempts(engine: Engine, workflow_id: str, expected: int) -> str:
     """The tool was called this many times in all for the workflow."""
     rows = effects_of(engine, workflow_id)
-    found = sum(row["attempts"] for row in rows)
+    found = sum(row["attempts"] or 1 for row in rows)
     if found != expected:
         where = rows[-1]["effect_id"] if rows else workflow_id
         raise wrong("tool_ledger", where, "attempts", found, expected, "Reset and follow the moves again.")

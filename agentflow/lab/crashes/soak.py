@@ -247,6 +247,7 @@ class _Soak:
     def report(self, plan: KillPlan, seed: int, random_kills: int, seconds: float) -> SoakReport:
         """The figures, from the rows and the exit codes of the dead workers."""
         figures = evidence.reliability_metrics(self.database)
+        wrong = tuple(figures.pop("problems"))
         planned = Counter((request, where) for request, each in plan.items() for where in each)
         recorded = Counter(
             (int(row["workflow_id"].rpartition("-")[2]), row["subject"])
@@ -255,7 +256,7 @@ class _Soak:
         kills = tuple(sorted((planned & recorded).elements()))
         takeovers = evidence.recoveries(self.database)
         return SoakReport(
-            schema=self.database.schema, seed=seed, workers=self.workers, **figures,
+            schema=self.database.schema, seed=seed, workers=self.workers, **figures, evidence=wrong,
             lost_workflows=self.total - figures["workflows_completed"],
             repeated_calls=query(self.engine, _REPEATED)[0]["calls"],
             kills_planned=planned.total(), kills_happened=len(kills),

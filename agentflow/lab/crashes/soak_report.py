@@ -8,7 +8,9 @@ from typing import Any
 
 RELIABILITY = (
     "workflow_completion_rate", "workflows_total", "workflows_completed", "tool_execution_attempts", "business_effects",
-    "duplicate_business_effects", "recovery_latency_ms", "semantics",
+    "duplicate_business_effects", "missing_business_effects", "unacknowledged_effects", "effects_not_observed",
+    "recovery_latency_ms", "recovery_latency_p50_ms", "recovery_latency_p95_ms", "recovery_latency_max_ms",
+    "ready_unknown_to_workers", "ready_due_later", "semantics",
 )  # fmt: skip
 
 
@@ -16,9 +18,10 @@ RELIABILITY = (
 class SoakReport:
     """The result of a soak, read from the rows after every worker was gone. Times in ms unless named seconds.
 
-    `kills` are the planned ones that happened, as (index of the request, boundary); `processes_killed` counts the processes
-    that the parent saw end by SIGKILL; `kills_in_flight` are random kills after which the victim's statement was still
-    running. `repeated_calls` is the world's own count; `recovery_ms` holds means over all take-overs.
+    `evidence` is what reliability_metrics() finds wrong. `kills` are the planned ones that happened, as (index of the
+    request, boundary); `processes_killed` counts the processes that the parent saw end by SIGKILL; `kills_in_flight` are
+    random kills after which the victim's statement was still running. `repeated_calls` is the world's own count;
+    `recovery_ms` holds means over all take-overs.
     """
 
     schema: str
@@ -30,8 +33,17 @@ class SoakReport:
     tool_execution_attempts: int
     business_effects: int
     duplicate_business_effects: int
+    missing_business_effects: int
+    unacknowledged_effects: int
+    effects_not_observed: int
     recovery_latency_ms: float | None
+    recovery_latency_p50_ms: float | None
+    recovery_latency_p95_ms: float | None
+    recovery_latency_max_ms: float | None
+    ready_unknown_to_workers: int
+    ready_due_later: int
     semantics: str
+    evidence: tuple[str, ...]
     lost_workflows: int
     repeated_calls: int
     kills_planned: int
@@ -56,8 +68,7 @@ class SoakReport:
         attempts, repeated = self.tool_execution_attempts, self.repeated_calls
         if self.lost_workflows:
             yield f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"
-        if self.duplicate_business_effects:
-            yield f"{self.duplicate_business_effects} effects are doubled"
+        yield from self.evidence
         if effects - self.duplicate_business_effects != completed:  # by the metrics: the actions that were done
             yield f"{completed} workflows are completed, and the world has {effects} effects"
         if attempts - effects != repeated:

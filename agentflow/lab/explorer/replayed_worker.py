@@ -46,7 +46,7 @@ KeptAnswer = bytes | Exception
 """An answer as it is kept: the rows are pickled, so that each run gets its own copy and may change it."""
 
 MOST_STATEMENTS = 200  # of one run, from its claim to its end
-_TELL_MORE = {"inspect", "list", "frame", "metrics", "recoveries"}  # reads of rows with all their columns
+_TELL_MORE = {"inspect", "list", "frame", "metrics", "condition", "recoveries"}  # reads of rows with all their columns
 _READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_attempts)\b', re.IGNORECASE)
 
 

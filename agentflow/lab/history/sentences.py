@@ -16,7 +16,6 @@ from .words import doubled
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
     "checkpoint": "{who} commits checkpoint {subject} with token {token}",
-    "intent": "{who} commits the action intent {subject} with token {token}",
     "complete": "{who} commits complete with token {token}",
     "wait": "{who} commits wait for event {subject} with token {token}; nobody holds a lease meanwhile",
     "receive": "{who} commits wait: event {subject} had come, with token {token}",
@@ -67,6 +66,12 @@ def _claim(mark: Mark) -> str:
     lease = "" if lease_of(seconds) == "lease" else f", {lease_of(seconds)}"
     recovery = "; recovery starts" if mark.detail.get("recovered") else ""
     return f"{mark.who} claims it: token {mark.token}{lease}{recovery}"
+
+
+def _intent(mark: Mark) -> str:
+    own, told = mark.detail.get("tool"), mark.detail.get("told")
+    given = f", for a tool of one's own, {own}{'' if told else '; its effects are not observed'}" if own else ""
+    return f"{mark.who} commits the action intent {mark.subject} with token {mark.token}{given}"
 
 
 def _tool(mark: Mark) -> str:
@@ -121,7 +126,9 @@ def _fail(mark: Mark) -> str:
     return f"{mark.who} commits fail with token {mark.token}; the error is kept"
 
 
-_SPOKEN = {"claim": _claim, "tool": _tool, "acknowledge": _acknowledge, "refused": _refused, "fail": _fail}
+_SPOKEN = {
+    "claim": _claim, "intent": _intent, "tool": _tool, "acknowledge": _acknowledge, "refused": _refused, "fail": _fail,
+}  # fmt: skip
 
 
 def line(mark: Mark) -> str:

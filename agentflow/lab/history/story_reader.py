@@ -37,6 +37,7 @@ class _Action(Judged):
     acknowledged: int | None = None
     lost: bool = False  # the worker that acknowledged it was lost before it did anything else
     status: str | None = "PENDING"
+    unseen: bool = False
     effects: tuple[int, ...] = ()
     keys: tuple[str | None, ...] = ()
     opened: int | None = None  # where an effect began to exist of which the engine does not know
@@ -278,7 +279,8 @@ class _Reader:
     # -- actions and the world -----------------------------------------------------------------------------------------
 
     def _intent(self, index: int, entry: Entry) -> None:
-        self.actions.setdefault(entry.subject, _Action(entry.subject))
+        action = self.actions.setdefault(entry.subject, _Action(entry.subject))
+        action.unseen = "tool" in entry.detail and not entry.detail.get("told")
 
     def _tool(self, index: int, entry: Entry) -> Found:
         who, key = self.callers[index]

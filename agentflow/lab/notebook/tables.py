@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine import Engine
-from ..history.belief import Belief, belief_of
+from ..history.belief import Belief, belief_of, with_unseen
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
 from ..history.words import counted
@@ -124,6 +124,8 @@ class Snapshot:
             if action.unknown:
                 why = "nobody planned" if action.status is None else "the tool is recorded to have refused"
                 return f"The world has an effect of an action that {why}."
+        if self.judged.sign == "?":
+            return "What a tool of your own did is not observed: it does not tell of its effects."
         if self.effects:
             return "The engine believes what the world did."
         return "Nothing has happened in the outside world yet."
@@ -153,14 +155,16 @@ def snapshot(engine: Engine, workflow_id: str | None) -> Snapshot:
     row = engine.get_workflow(workflow_id) if workflow_id else None
     if row is None or workflow_id is None:
         return Snapshot(None, [], [], [])
-    return Snapshot(row, row["actions"], effects_of(engine, workflow_id), engine.history(workflow_id))
+    history = engine.history(workflow_id)
+    return Snapshot(row, with_unseen(row["actions"], history), effects_of(engine, workflow_id), history)
 
 
 def effects_of(engine: Engine, workflow_id: str) -> Table:
-    """What the world did for a workflow: a row of the tool ledger for each business effect."""
+    """What the world did for a workflow: a row for each business effect, of the tool ledger and of the engine's own tool."""
     sql = """
         SELECT effect_id, idempotency_key, action, attempts
         FROM tool_ledger
         WHERE workflow_id = :id
         ORDER BY effect_id"""
-    return query(engine, sql, id=workflow_id)
+    ledger = query(engine, sql, id=workflow_id)
+    return Table([*ledger, *engine.told_effects().of(workflow_id)], columns=ledger.columns)

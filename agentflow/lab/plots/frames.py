@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...engine import Engine
-from ..history.belief import belief_of
+from ..history.belief import belief_of, with_unseen
 from ..history.entries import worker_name
 from ..notebook.tables import query
 from .text import PARTS
@@ -22,6 +22,8 @@ _EFFECTS = """
 SELECT w.id AS workflow, w.status,
        coalesce((SELECT json_agg(i ORDER BY i.created_at) FROM action_intents AS i WHERE i.workflow_id = w.id), '[]')
            AS intents,
+       coalesce((SELECT json_agg(h) FROM history AS h WHERE h.workflow_id = w.id AND h.detail ->> 'tool' IS NOT NULL), '[]')
+           AS own,
        coalesce((SELECT json_agg(l ORDER BY l.effect_id) FROM tool_ledger AS l WHERE l.workflow_id = w.id), '[]') AS effects
 FROM workflows AS w
 ORDER BY w.created_at"""
@@ -60,16 +62,19 @@ def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> panda
 def effects_frame(engine: Engine) -> pandas.DataFrame:
     """Each workflow with its planned actions, the calls of the tool and the business effects, by the world's own record.
 
+    A workflow that gave an action to a tool of one's own that does not tell of its effects is left out: nobody saw them.
     `too_many` counts effects beyond one for each action, `undone` the planned actions that have left none yet.
     """
     import pandas
 
-    rows = []
+    rows, told = [], engine.told_effects()
     for row in query(engine, _EFFECTS):
-        effects = row["effects"]
-        judged = belief_of(row["intents"], effects)
+        effects = [*row["effects"], *told.of(row["workflow"])]
+        judged = belief_of(with_unseen(row["intents"], map(told.marked, row["own"])), effects)
+        if any(one.unseen for one in judged.actions):
+            continue
         planned, undone = sum(one.planned for one in judged.actions), sum(one.undone for one in judged.actions)
-        attempts = sum(one["attempts"] for one in effects)
+        attempts = sum(one["attempts"] or 1 for one in effects)
         rows.append((row["workflow"], row["status"], planned, attempts, len(effects), judged.too_many, undone))
     columns = ["workflow", "status", "planned", "attempts", "effects", "too_many", "undone"]
     return pandas.DataFrame(rows, columns=columns)

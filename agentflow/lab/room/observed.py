@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...model import Boundary
 from ...statements import WORLD_SUFFIX, quoted
+from ..history.belief import with_unseen
 from ..history.entries import Row
 from ..schedule.lane_worker import AskedStatement
 from ..schedule.stepper import Stepper
@@ -35,9 +36,10 @@ def observe(stepper: Stepper, asked: AskedStatement | None = None) -> Observed:
     """Reads the rows once and looks at each lane; `asked` is the statement whose SQL is wanted. Raises DatabaseAway."""
     found = stepper.engine.database.read("frame", {"p_workflows": stepper.workflows})
     rows = {row["id"]: row for row in sorted(found, key=lambda row: stepper.workflows.index(row["id"]))}
-    histories = {
-        name: [{**entry, "n": n} for n, entry in enumerate(row.pop("history"), 1)] for name, row in rows.items()
-    }
+    told = stepper.engine.told_effects()
+    histories = {name: told.among(row.pop("history"), name) for name, row in rows.items()}
+    for name, row in rows.items():
+        row |= {"intents": with_unseen(row["intents"], histories[name]), "effects": [*row["effects"], *told.of(name)]}
     standing = {name: stepper.standing(name) for name in stepper.lanes}
     lanes = tuple(_lane(stepper, name, at, list(rows.values())) for name, at in standing.items())
     return Observed(stepper.line, rows, histories, lanes, standing, _sql(stepper, asked) if asked else "")

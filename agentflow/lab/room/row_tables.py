@@ -131,7 +131,7 @@ def belief(row: Row | None) -> str:
 
 def world(row: Row | None) -> str:
     """What the world did, in a sentence or two."""
-    if row is None or not row["effects"]:
+    if row is None:
         return "Nothing."
     said = []
     for action in belief_of(row["intents"], row["effects"]).actions:
@@ -139,5 +139,8 @@ def world(row: Row | None) -> str:
             said.append(f"{action.key}: {len(action.effects)} effects for one planned action.")
         elif action.effects:
             attempts = action.effects[0]["attempts"]
-            said.append(f"{action.key}: one effect, asked for {'once' if attempts == 1 else f'{attempts} times'}.")
-    return " ".join(said)
+            times = {1: "once", None: "nobody knows how often"}.get(attempts, f"{attempts} times")
+            said.append(f"{action.key}: one effect, asked for {times}.")
+        elif action.unseen:
+            said.append(f"{action.key}: not observed; a tool of your own does not tell of its effects.")
+    return " ".join(said) or "Nothing."

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...engine import Engine
 from ...errors import BadCapsule, BadSchedule
-from ..history.belief import lost
+from ..history.belief import lost, with_unseen
 from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
 from ..history.words import brief, counted
@@ -38,8 +38,8 @@ _CAPSULE: Mapping[str, Any] = {
     "outcome": dict, "hash": str,
 }  # fmt: skip
 _OUTCOME: Mapping[str, Any] = {
-    "workflows": list, "workflows_total": int, "workflows_completed": int, "tool_execution_attempts": int,
-    "business_effects": int, "duplicate_business_effects": int, "problems": list, "sentence": str,
+    "workflows": list, "workflows_total": int, "workflows_completed": int, "tool_execution_attempts": int | None,
+    "business_effects": int | None, "duplicate_business_effects": int | None, "problems": list, "sentence": str,
 }  # fmt: skip
 
 
@@ -183,15 +183,19 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
 def lost_effects(engine: Engine, workflow_id: str) -> list[str]:
     """The keys of the actions of a completed workflow that left no effect."""
     row = engine.get_workflow(workflow_id)
-    done = row is not None and row["status"] == "completed"
-    return lost(row["steps"], row["actions"], effects_of(engine, workflow_id)) if row and done else []
+    if row is None or row["status"] != "completed":
+        return []
+    return lost(row["steps"], with_unseen(row["actions"], engine.history(workflow_id)), effects_of(engine, workflow_id))
 
 
 def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
     if not rows:
         return "Nothing was played."
     attempts, effects = figures["tool_execution_attempts"], figures["business_effects"]
-    world = f"{counted(attempts, 'attempt')} left {counted(effects, 'business effect')}"
+    calls = "attempts that nobody counted" if attempts is None else counted(attempts, "attempt")
+    world = f"{calls} left {counted(effects, 'business effect')}"
+    if effects is None:
+        world = "the effects of a tool of your own are not observed"
     left = [f"{row['id']} ({row['state']})" for row in rows if row["status"] in ("ready", "waiting")]
     unfinished = f"; left unfinished: {', '.join(left)}" if left else ""
     done = f"{figures['workflows_completed']} of {counted(len(rows), 'workflow')}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .history_rules import Rule
+from .history_rules import AT_ONCE, STEADY, Rule
 
 _KEY = "i.workflow_id || ':' || replace(replace(i.key, '%', '%25'), ':', '%3A')"
 
@@ -64,33 +64,34 @@ SELECT 'action_intents', i.workflow_id || ' ' || i.key,
        'tool_result ' || i.tool_result,
        coalesce('tool_result ' || l.result, 'an effect in the world under ' || i.idempotency_key)
 FROM action_intents AS i
-LEFT JOIN (SELECT DISTINCT ON (idempotency_key) * FROM tool_ledger ORDER BY idempotency_key, effect_id) AS l
+LEFT JOIN (SELECT DISTINCT ON (idempotency_key) * FROM effects ORDER BY idempotency_key, effect_id) AS l
   USING (idempotency_key)
 WHERE i.status = 'ACKNOWLEDGED'
-  AND i.tool_result::jsonb IS DISTINCT FROM l.result::jsonb""",
+  AND (i.tool_result::jsonb <> l.result::jsonb  -- a tool of one's own tells of no result
+       OR l.effect_id IS NULL AND (i.workflow_id, i.key) NOT IN (SELECT workflow_id, key FROM unseen))""",
     ),
     Rule(
         "one effect for each planned action",
         "The world has at most one effect for each key, and none that nobody planned.",
         """
-SELECT 'tool_ledger', 'effect ' || effect_id || ' of ' || workflow_id,
+SELECT "table", 'effect ' || effect_id || ' of ' || workflow_id,
        'effect ' || nth || ' of one key', 'one effect'
-FROM (SELECT *, row_number() OVER (PARTITION BY idempotency_key ORDER BY effect_id) AS nth FROM tool_ledger) AS l
+FROM (SELECT *, row_number() OVER (PARTITION BY idempotency_key ORDER BY effect_id) AS nth FROM effects) AS l
 WHERE nth > 1 AND idempotency_key IS NOT NULL
 UNION ALL
-SELECT 'tool_ledger', 'effect ' || effect_id || ' of ' || workflow_id,
+SELECT "table", 'effect ' || effect_id || ' of ' || workflow_id,
        'key ' || coalesce(idempotency_key, 'none'), 'the key of a planned action'
-FROM tool_ledger AS l
+FROM effects AS l
 WHERE NOT EXISTS (SELECT FROM action_intents AS i WHERE i.idempotency_key = l.idempotency_key)""",
     ),
     Rule(
         "the world was asked for what was planned",
         "Each effect has the workflow, action and arguments of the plan under its key; each attempt those of its effect or plan.",
         """
-SELECT 'tool_ledger', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
-       l.action || ' ' || l.arguments || ' for ' || l.workflow_id,
+SELECT l."table", 'effect ' || l.effect_id || ' of ' || l.workflow_id,
+       concat(l.action, ' ' || l.arguments, ' for ', l.workflow_id),
        i.action || ' ' || i.arguments || ' for ' || i.workflow_id
-FROM tool_ledger AS l JOIN action_intents AS i USING (idempotency_key)
+FROM effects AS l JOIN action_intents AS i USING (idempotency_key)
 WHERE (l.workflow_id, l.action, l.arguments::jsonb) <> (i.workflow_id, i.action, i.arguments::jsonb)
 UNION ALL
 SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || a.workflow_id,
@@ -107,7 +108,7 @@ WHERE (a.idempotency_key, a.workflow_id, a.action) IS DISTINCT FROM
     Rule(
         "attempts are numbered",
         "An effect's attempts are numbered 1, 2, 3, ... in the order of time, up to now; the first one had the effect.",
-        """
+        f"""
 WITH numbered AS (
     SELECT *, row_number() OVER w AS nth, lag(came_at) OVER w AS before
     FROM tool_attempts
@@ -123,19 +124,19 @@ UNION ALL
 SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || workflow_id,
        'came at ' || came_at, 'not before ' || before
 FROM numbered
-WHERE came_at < before
+WHERE came_at < before AND {STEADY}
 UNION ALL
 SELECT 'tool_attempts', 'attempt ' || attempt_id || ' of ' || workflow_id,
        'came at ' || came_at, 'a time that has come'
 FROM tool_attempts
-WHERE came_at > statement_timestamp()""",
+WHERE came_at > statement_timestamp() AND {STEADY}""",
     ),
     Rule(
         "attempts are counted and in time",
-        "An effect counts its attempts; the first came after the plan and before the acknowledgment, and so did the effect.",
-        """
+        "An effect counts its attempts and came with the first; a key's first effect is between plan and acknowledgment.",
+        f"""
 WITH called AS (
-    SELECT effect_id, count(*) AS calls, min(came_at) AS first
+    SELECT effect_id, count(*) AS calls, min(came_at) FILTER (WHERE attempt = 1) AS first
     FROM tool_attempts
     WHERE effect_id IS NOT NULL
     GROUP BY effect_id
@@ -147,15 +148,16 @@ WHERE l.attempts <> coalesce(calls, 0)
 UNION ALL
 SELECT 'tool_ledger', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
        'committed at ' || committed_at,
-       'after the plan at ' || i.created_at || ' and before its first attempt was noted at ' || first
+       'after the plan at ' || i.created_at || ' and just before its first attempt was noted at ' || first
 FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
-WHERE committed_at NOT BETWEEN i.created_at AND first
+WHERE committed_at NOT BETWEEN first - {AT_ONCE} AND first OR (committed_at < i.created_at AND {STEADY})
 UNION ALL
 SELECT 'tool_attempts', 'effect ' || l.effect_id || ' of ' || l.workflow_id,
        'first attempt at ' || first,
        'after the plan at ' || i.created_at || coalesce(' and before the acknowledgment at ' || i.acknowledged_at, '')
-FROM tool_ledger AS l JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
-WHERE first < i.created_at OR (i.status = 'ACKNOWLEDGED' AND first > i.acknowledged_at)""",
+FROM (SELECT DISTINCT ON (idempotency_key) * FROM tool_ledger ORDER BY idempotency_key, effect_id) AS l
+JOIN called USING (effect_id) JOIN action_intents AS i USING (idempotency_key)
+WHERE {STEADY} AND (first < i.created_at OR (i.status = 'ACKNOWLEDGED' AND first > i.acknowledged_at))""",
     ),
     Rule(
         "each event has one payload",

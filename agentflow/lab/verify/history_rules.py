@@ -25,6 +25,33 @@ ENDS = "'{workflow_completed,workflow_failed,workflow_cancelled}'::text[]"
 _FAULTS = "worker_killed,worker_paused,worker_resumed,reply_lost,database_restarted,keys_forgotten,crash_injected"
 _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::text[]"
 
+STEADY = "current_setting('agentflow.clock_was_set') = 'false'"
+"""The condition of what compares times: nothing in the tables shows that the server's clock was set back; see `checker`."""
+
+AT_ONCE = "interval '60 s'"
+"""Two times of one statement are at most so far apart: none runs longer."""
+
+MOMENTS = """\
+moments ("table", workflow_id, subject, event, "column", moment) AS MATERIALIZED (  -- or not all three columns are hashed
+    SELECT 'steps', workflow_id, coalesce(waited_for, step_id),
+           CASE kind WHEN 'step' THEN 'checkpoint_committed' WHEN 'wait' THEN 'event_received'
+                ELSE 'action_acknowledged' END,
+           'created_at', created_at
+    FROM steps
+    UNION ALL
+    SELECT 'action_intents', workflow_id, key, 'action_intent_committed', 'created_at', created_at
+    FROM action_intents
+    UNION ALL
+    SELECT 'action_intents', workflow_id, key, 'action_acknowledged', 'acknowledged_at', acknowledged_at
+    FROM action_intents
+    WHERE acknowledged_at IS NOT NULL
+    UNION ALL
+    SELECT 'workflows', id, '', 'workflow_' || status, "column", moment
+    FROM workflows, LATERAL (VALUES ('finished_at', finished_at), ('completed_at', completed_at)) AS ended ("column", moment)
+    WHERE moment IS NOT NULL
+)"""
+"""What rows say of when they were written, with the entry that tells of it."""
+
 
 def miscounted(column: str, number: str, rows: str) -> str:
     """The SELECT of the workflows whose column differs from that number, taken over their rows."""
@@ -40,14 +67,14 @@ HISTORY_RULES = [
         "every row belongs to a workflow",
         "Checkpoints, planned actions, entries and effects belong to a workflow that exists.",
         " UNION ALL ".join(
-            f"SELECT '{table}', t.workflow_id || ' ' || {key}, 'no such workflow', 'a row of an existing workflow' "
+            f"SELECT {name}, t.workflow_id || ' ' || {key}, 'no such workflow', 'a row of an existing workflow' "
             f"FROM {table} AS t WHERE NOT EXISTS (SELECT FROM workflows AS w WHERE w.id = t.workflow_id)"
-            for table, key in (
-                ("steps", "step_id"),
-                ("action_intents", "key"),
-                ("history", "n"),
-                ("tool_ledger", "action"),
-                ("tool_attempts", "action"),
+            for table, name, key in (
+                ("steps", "'steps'", "step_id"),
+                ("action_intents", "'action_intents'", "key"),
+                ("history", "'history'", "n"),
+                ("effects", '"table"', "action"),
+                ("tool_attempts", "'tool_attempts'", "action"),
             )
         ),
     ),
@@ -68,12 +95,12 @@ UNION ALL
 SELECT 'history', workflow_id || ' n=' || n,
        'earlier than the entry before it', 'a time not before ' || before
 FROM numbered
-WHERE at < before
+WHERE at < before AND {STEADY}
 UNION ALL
 SELECT 'history', workflow_id || ' n=' || n,
        'at ' || at, 'a time that has come'
 FROM history
-WHERE at > statement_timestamp()
+WHERE at > statement_timestamp() AND {STEADY}
 UNION ALL
 {miscounted("entries", "max(n)", "history")}""",
     ),

@@ -105,7 +105,8 @@ def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
 def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
     """Also when the engine made up a second key for the same action, or none."""
     after = transition.after
-    for row in after.effects[len(transition.before.effects) :]:
+    known = {row["effect_id"] for row in transition.before.effects}
+    for row in (row for row in after.effects if row["effect_id"] not in known):
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
             if row in action.effects:
@@ -140,7 +141,8 @@ def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
         for step in _actions_done(rows, workflow_id):
             where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
             action = intent["action"] if intent else step["step_id"]
-            answers = [row["result"] for row in rows.of("effects", workflow_id) if row["action"] == action]
+            left = [row for row in rows.of("effects", workflow_id) if row["action"] == action]
+            answers = [row["result"] for row in left if row["result"] is not None]  # a told effect has none
             if intent and _value(intent["tool_result"]) != _value(step["value"]):
                 yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
             elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:

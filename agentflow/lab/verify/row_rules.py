@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .history_rules import ENDS, PROGRESS, Rule, miscounted
+from .history_rules import AT_ONCE, ENDS, MOMENTS, PROGRESS, STEADY, Rule, miscounted
 
 _REQUEUED = "EXISTS (SELECT FROM history AS r WHERE r.workflow_id = {id} AND r.event = 'workflow_requeued')"
 
@@ -156,35 +156,19 @@ WHERE (recovery_started_at IS NULL) <> (at IS NULL) OR recovery_started_at NOT B
         "What a row says of when it was written lies between the entries around the one that tells of it.",
         f"""
 WITH told AS (
-    SELECT workflow_id, event, CASE WHEN event = ANY ({ENDS}) THEN '' ELSE subject END AS subject,
+    SELECT workflow_id, event, CASE WHEN event = ANY ({ENDS}) THEN '' ELSE subject END AS subject, at,
            lag(at) OVER w AS before, lead(at, 1, statement_timestamp()) OVER w AS after
     FROM history
     WINDOW w AS (PARTITION BY workflow_id ORDER BY n)
 ),
-moments ("table", workflow_id, subject, event, "column", moment) AS MATERIALIZED (  -- or not all three columns are hashed
-    SELECT 'steps', workflow_id, coalesce(waited_for, step_id),
-           CASE kind WHEN 'step' THEN 'checkpoint_committed' WHEN 'wait' THEN 'event_received'
-                ELSE 'action_acknowledged' END,
-           'created_at', created_at
-    FROM steps
-    UNION ALL
-    SELECT 'action_intents', workflow_id, key, 'action_intent_committed', 'created_at', created_at
-    FROM action_intents
-    UNION ALL
-    SELECT 'action_intents', workflow_id, key, 'action_acknowledged', 'acknowledged_at', acknowledged_at
-    FROM action_intents
-    WHERE acknowledged_at IS NOT NULL
-    UNION ALL
-    SELECT 'workflows', id, '', 'workflow_' || status, "column", moment
-    FROM workflows, LATERAL (VALUES ('finished_at', finished_at), ('completed_at', completed_at)) AS ended ("column", moment)
-    WHERE moment IS NOT NULL
-)
+{MOMENTS}
 SELECT "table", rtrim(m.workflow_id || ' ' || subject),
        "column" || ' ' || moment, 'a time between the entries around ' || event || ', which has come'
 FROM moments AS m
 WHERE NOT EXISTS (
     SELECT FROM told AS t
     WHERE (t.workflow_id, t.event, t.subject) = (m.workflow_id, m.event, m.subject)
-      AND moment BETWEEN before AND after)""",
+      AND moment BETWEEN at - {AT_ONCE} AND at + {AT_ONCE}
+      AND (moment BETWEEN before AND after OR NOT {STEADY}))""",
     ),
 ]

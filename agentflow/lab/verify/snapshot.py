@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg.rows import DictRow
 
 from ...engine import Engine
 from ...statements import Statement
+from ..history.belief import with_unseen
 
 _READ = Statement(
     "rows",
@@ -71,5 +72,7 @@ def rows_from(answer: DictRow) -> Rows:
 
 
 def read_rows(engine: Engine) -> Rows:
-    """Reads all rows of the engine's laboratory from one snapshot. Raises DatabaseAway."""
-    return rows_from(engine.database.run(_READ)[0])
+    """Reads all rows of the engine's laboratory from one snapshot, and what its own tool tells. Raises DatabaseAway."""
+    rows, told = rows_from(engine.database.run(_READ)[0]), engine.told_effects()
+    intents = with_unseen(rows.intents, map(told.marked, rows.history))
+    return replace(rows, intents=tuple(map(dict, intents)), effects=(*rows.effects, *told.effects))

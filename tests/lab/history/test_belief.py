@@ -115,7 +115,7 @@ def cases() -> Iterator[tuple[Rows, Rows]]:
             yield intents(*statuses, other=other), effects(*keys, other=other)
 
 
-def test_the_report_counts_effects_too_many_by_the_same_rule(engine: Engine) -> None:
+def test_the_report_counts_effects_too_many_missing_and_unknown_by_the_same_rule(engine: Engine) -> None:
     schema = engine.database.schema
     tables = f'"{schema}".action_intents', f'"{schema}_world".tool_ledger'
     plan = text(
@@ -128,6 +128,8 @@ def test_the_report_counts_effects_too_many_by_the_same_rule(engine: Engine) -> 
         f"INSERT INTO {tables[1]} (idempotency_key, remembered, workflow_id, action, arguments, result, attempts) "
         "SELECT :idempotency_key, false, 'w', :action, '{}', '{}', :attempts"
     )
+    engine.create_workflow("login", workflow_id="w")
+    engine.cancel_workflow("w")
     for planned, done in cases():
         with engine.database.alchemy.begin() as connection:
             connection.execute(text(f"TRUNCATE {', '.join(tables)}"))
@@ -136,4 +138,7 @@ def test_the_report_counts_effects_too_many_by_the_same_rule(engine: Engine) -> 
                     connection.execute(statement, found)
         figures = engine.reliability_metrics()
         assert figures["business_effects"] == len(done)
-        assert figures["duplicate_business_effects"] == belief_of(planned, done).too_many, (planned, done)
+        judged = belief_of(planned, done)
+        assert figures["duplicate_business_effects"] == judged.too_many, (planned, done)
+        assert figures["missing_business_effects"] == sum(one.missing for one in judged.actions), (planned, done)
+        assert figures["unacknowledged_effects"] == sum(one.unknown for one in judged.actions), (planned, done)

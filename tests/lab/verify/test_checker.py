@@ -12,44 +12,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from agentflow import Database, Engine, Policy
-from agentflow.errors import CrashInjected
+from agentflow import Database, Engine
 from agentflow.lab.crashes.soak import soak
-from agentflow.lab.laboratory.laboratory import LEASE_SECONDS
 from agentflow.lab.verify import action_rules, checker, history_rules, row_rules
 from agentflow.lab.verify.checker import RULES, Mistake, find_mistakes
-from agentflow.tools import SimulatedTool
 from tests.conftest import drop
-from tests.support.planted import PLANTED, Planted, plant
-
-LONG = Policy(lease_seconds=LEASE_SECONDS)
+from tests.support.planted import PLANTED, Planted, finished_laboratory, plant
 
 
 @pytest.fixture
 def finished(engine: Engine) -> Engine:
-    """A finished laboratory: one workflow recovered in the gap, one refused, one that waited for an event, one that waits."""
-    own = Engine(engine.database, policy=LONG)
-    own.create_workflow("password reset", workflow_id="recovered")
-    claim = own.claim_workflow("A.1")
-    assert claim
-    for _ in ("classify", "plan", "intent"):
-        own.advance_one_step(claim)
-    with pytest.raises(CrashInjected):
-        own.advance_one_step(claim, crash_after_tool_commit=True)
-    own.expire_lease("recovered")
-    own.run_until_idle("B.1")
-    own.create_workflow("password", workflow_id="refused")
-    own.tool, real = SimulatedTool(own.world.database, fault=lambda _: "refuse"), own.tool
-    own.run_until_idle("R.1")
-    own.tool = real
-    own.create_workflow("move my notes", name="approval_agent", workflow_id="approved")
-    own.run_until_idle("C.1")
-    own.deliver_event("approved", "approval", True)
-    own.run_until_idle("D.1")
-    own.create_workflow("login", name="approval_agent", workflow_id="parked")
-    own.run_until_idle("E.1")
-    own.world.database.close()
-    return own
+    return finished_laboratory(engine)
 
 
 def test_a_clean_laboratory_has_no_fault(finished: Engine) -> None:

@@ -28,8 +28,8 @@ SETTINGS = [
     Setting("research_agent", retry="look_up"),
     Setting("approval_agent", requests=2, model="varying"),
 ]
-FORGOTTEN = {"one effect for each planned action", "attempts are counted and in time"}
-"""What a tool that forgets its keys can break: a second effect, and one by a worker that had lost the lease long ago."""
+FORGOTTEN = {"one effect for each planned action"}
+"""What a tool that forgets its keys can break: a second effect, also by a worker that had lost the lease long ago."""
 
 BROKEN = {
     "without=idempotency_key A*5 A! expire B*": {

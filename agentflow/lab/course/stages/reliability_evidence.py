@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ....agents import WORKFLOWS
 from ....engine import Engine
 from ....errors import AgentFlowError
-from ....model import ToolCall
+from ....model import Tool, ToolCall
 from ...notebook.tables import shown
 from ...schedule.stepper import Stepper
 from ..checks import CheckFailed
@@ -46,7 +46,7 @@ HISTORIES = (
 class _WithoutFigures(Engine):
     """An engine that does not answer the exercise itself."""
 
-    def reliability_metrics(self) -> NoReturn:
+    def reliability_metrics(self, *_: Tool) -> NoReturn:
         """Nothing. Raises AgentFlowError."""
         raise AgentFlowError(
             "This engine has no reliability_metrics(), because that is the query to be written here. Ask tool_ledger with "
