@@ -167,14 +167,14 @@ class BadFrame(AgentFlowError, ValueError):
 class LostLease(BaseException):
     """This claim no longer has authority; nothing was changed. Stop working on the workflow.
 
-    `reason` is put into words in `transactions/claimed`.
+    `guards` are the names of those that failed, as the statement told them; `transactions/claimed` puts them into `reason`.
     """
 
-    def __init__(self, workflow: str, transaction: str, reason: str) -> None:
+    def __init__(self, workflow: str, transaction: str, reason: str, guards: tuple[str, ...] = ()) -> None:
         super().__init__(
             f"Workflow {workflow!r}: {transaction} was refused because {reason}. Nothing was changed; stop working on it."
         )
-        self.workflow, self.transaction, self.reason = workflow, transaction, reason
+        self.workflow, self.transaction, self.reason, self.guards = workflow, transaction, reason, guards
 
 
 class Suspend(BaseException):
