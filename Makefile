@@ -5,7 +5,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/agentflow-setup
 DEV := .venv/agentflow-dev
-# Many tests wait for a lease, a process or a page, so there are more workers than most machines have cores to spare.
+# Many tests wait for a lease, a process or a page; a third worker on two cores is done sooner, and costs more than it saves.
 PYTEST := $(PY) -m pytest -p tests.support.no_rfc3987
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60 --nbval-sanitize-with tests/support/nbval-sanitize.cfg

@@ -58,7 +58,8 @@ class Checked:
     not_observed: Sequence[str]
 
     def __repr__(self) -> str:
-        found = f"{len(self.mistakes)} mistakes" if self.mistakes else "no row contradicts another"
+        number = len(self.mistakes)
+        found = f"{number} mistake{'s' * (number > 1)}" if number else "no row contradicts another"
         return "\n".join(
             [
                 f"workflows: {self.workflows}, rules: {len(RULES)}: {found}.",
@@ -119,9 +120,12 @@ WITH effects AS (
 ),
 unseen AS (
     SELECT DISTINCT workflow_id, subject AS key, detail ->> 'tool' AS tool
-    FROM history
+    FROM history AS h
     WHERE event IN ('action_intent_committed', 'action_acknowledged')
       AND NOT current_setting('agentflow.asked')::jsonb ? (detail ->> 'tool')
+      AND NOT EXISTS (
+          SELECT FROM action_intents AS i JOIN effects USING (workflow_id, idempotency_key)
+          WHERE i.workflow_id = h.workflow_id AND i.key = h.subject)
 )
 """
 
