@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .statement import UNFINISHED, Statement
+from .statement import Statement
 
 CREATE = Statement(
     "create",
@@ -48,7 +48,6 @@ DELIVER = Statement(
     "Deliver against wait, and two deliveries: the first payload of a name stays, a parked workflow becomes ready.",
     by_person=True, entries=("event_delivered",), refusals=("event_repeated", "event_refused"),
     decides=("AND NOT events ? %(p_subject)s",),
-    now_possible=lambda row: row["status"] in UNFINISHED and row["same"] is None,
     text="""\
 WITH w AS (
     -- Waits for the row's lock, then sees the row as it is. Every other part selects FROM w, or it would always run.
@@ -69,13 +68,16 @@ WITH w AS (
               pg_notify('agentflow', id) IS NULL AS told
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired,
+              array_remove(ARRAY[
+                  CASE WHEN status NOT IN ('ready', 'waiting') THEN 'status' END,
+                  CASE WHEN events ? %(p_subject)s THEN 'event' END,
+                  NULL], NULL) AS refused_by,
               (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same
 ),
 entry AS (
@@ -86,15 +88,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, CASE WHEN same THEN 'event_repeated' ELSE 'event_refused' END, 'deliver',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'event_delivered' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired, same
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by, same
 FROM w
 UNION ALL
 SELECT 'refused', entries, CASE WHEN same THEN 'event_repeated' ELSE 'event_refused' END,
-       id, entries, status, lease_owner, fence_token, checkpoints, expired, same
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by, same
 FROM refused""",
 )  # fmt: skip
 
@@ -102,7 +105,6 @@ CANCEL = Statement(
     "cancel",
     "Cancel against complete and fail: the row lock lets one of them win, and the others are told.",
     by_person=True, entries=("workflow_cancelled",), refusals=("write_refused",),
-    now_possible=lambda row: row["status"] in UNFINISHED,
     text="""\
 WITH w AS (
     -- Waits for the row's lock, then sees the row as it is. Every other part selects FROM w, or it would always run.
@@ -120,13 +122,15 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN status NOT IN ('ready', 'waiting') THEN 'status' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -136,15 +140,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'cancel',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_cancelled' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -152,7 +157,6 @@ REQUEUE = Statement(
     "requeue",
     "Two people and one dead letter: one makes it ready again, without its last recorded failure.",
     by_person=True, entries=("workflow_requeued",), refusals=("write_refused",),
-    now_possible=lambda row: row["status"] == "failed",
     text="""\
 WITH w AS (
     -- Waits for the row's lock, then sees the row as it is. Every other part selects FROM w, or it would always run.
@@ -203,13 +207,15 @@ replanned AS (
       AND i.key = gone.step_id
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN status <> 'failed' THEN 'status' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -219,14 +225,15 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'requeue',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_requeued' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip

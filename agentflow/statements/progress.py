@@ -36,13 +36,18 @@ step AS (
     FROM w
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -52,15 +57,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'checkpoint',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'checkpoint_committed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -100,13 +107,24 @@ planned AS (
     ON CONFLICT (idempotency_key) DO UPDATE SET key = i.key
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  CASE WHEN EXISTS (
+                      SELECT FROM agentflow.action_intents
+                      WHERE idempotency_key = %(p_key)s
+                        AND (workflow_id <> %(p_workflow)s
+                             OR action <> %(p_action)s
+                             OR arguments::jsonb <> %(p_arguments)s::text::jsonb)) THEN 'intent' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -116,15 +134,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'intent',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'action_intent_committed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -175,13 +195,23 @@ step AS (
     FROM w
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  CASE WHEN NOT EXISTS (
+                      SELECT FROM agentflow.action_intents
+                      WHERE workflow_id = %(p_workflow)s
+                        AND key = %(p_subject)s
+                        AND status = 'PENDING') THEN 'intent' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -191,15 +221,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'acknowledge',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'action_acknowledged' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -244,13 +276,18 @@ step AS (
     WHERE arrived
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -260,16 +297,18 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'wait',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n,
        CASE WHEN arrived THEN 'event_received' ELSE 'workflow_waiting' END AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired, arrived, payload
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by, arrived, payload
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired, NULL::boolean, NULL::json
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by, NULL::boolean, NULL::json
 FROM refused""",
 )  # fmt: skip
 
@@ -301,13 +340,18 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -317,15 +361,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'complete',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_completed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -354,13 +400,17 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -370,14 +420,15 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'fail',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_failed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip

@@ -73,22 +73,27 @@ LOAD = Statement(
     "Checkpoints and their count from one snapshot, and only for the holder of the token.",
     text="""\
 WITH w AS (
-    SELECT id, checkpoints
+    SELECT id, checkpoints, status, lease_owner, fence_token,
+           -- A read needs no lease that still lasts: the first write does.
+           array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  NULL], NULL) AS refused_by
     FROM agentflow.workflows
     WHERE id = %(p_workflow)s
-      AND lease_owner = %(p_worker)s
-      AND fence_token = %(p_token)s
 )
 -- One statement is one snapshot: the count and what is counted cannot disagree, unless somebody changed the rows.
-SELECT checkpoints, position, step_id AS subject, kind, value, error, waited_for,
+SELECT CASE refused_by WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, w.*,
+       position, step_id AS subject, kind, value, error, waited_for,
        NULL AS action, NULL::json AS arguments, NULL AS idempotency_key
 FROM w
-LEFT JOIN agentflow.steps ON workflow_id = id
+LEFT JOIN agentflow.steps ON workflow_id = id AND refused_by = '{}'
 UNION ALL
-SELECT checkpoints, NULL, key, 'intent', NULL, NULL, NULL,
+SELECT 'committed', w.*,
+       NULL, key, 'intent', NULL, NULL, NULL,
        action, arguments, idempotency_key
 FROM w
-JOIN agentflow.action_intents ON workflow_id = id
+JOIN agentflow.action_intents ON workflow_id = id AND refused_by = '{}'
 ORDER BY position""",
 )  # fmt: skip
 
@@ -111,13 +116,17 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -127,15 +136,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'renew',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'lease_renewed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -161,13 +171,17 @@ WITH w AS (
               pg_notify('agentflow', id) IS NULL AS told
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -177,15 +191,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'release',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'lease_released' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -214,13 +229,18 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+                  CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+                  CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
+                  CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -230,15 +250,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'postpone',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
+                             'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'attempt_failed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip
 
@@ -247,7 +269,6 @@ EXPIRE = Statement(
     "The laboratory's clock: one workflow's lease, or its back-off, ends now instead of later.",
     entries=("lease_expired_for_test", "backoff_ended_for_test"), refusals=("write_refused",),
     decides=("lease_expires_at = CASE WHEN lease_owner IS NOT NULL THEN clock_timestamp() - interval '1 second' END",),
-    now_possible=lambda row: row["status"] == "ready" and row["lease_owner"] is not None,
     text="""\
 WITH w AS (
     -- Waits for the row's lock, then sees the row as it is. Every other part selects FROM w, or it would always run.
@@ -262,13 +283,16 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints
 ),
 refused AS (
-    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row as it is now, with the reason.
+    -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
     UPDATE agentflow.workflows
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              lease_expires_at <= clock_timestamp() AS expired
+              array_remove(ARRAY[
+                  CASE WHEN status <> 'ready' THEN 'status' END,
+                  CASE WHEN lease_owner IS NULL AND next_run_at <= clock_timestamp() THEN 'lease' END,
+                  NULL], NULL) AS refused_by
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -279,15 +303,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'expire',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('row_token', fence_token, 'row_status', status)
+           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+                             'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n,
        CASE WHEN lease_owner IS NULL THEN 'backoff_ended_for_test' ELSE 'lease_expired_for_test' END AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, false AS expired
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, expired
+       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
 FROM refused""",
 )  # fmt: skip

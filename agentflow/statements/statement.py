@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 DEFAULT_SCHEMA = "agentflow"
 WORLD_SUFFIX = "_world"
-UNFINISHED = ("ready", "waiting")
 
 GUARD = """\
     WHERE id = %(p_workflow)s
@@ -29,8 +26,8 @@ class Statement:
     lease. `advances`: it may record a checkpoint. `releases`: the entries after which the worker holds no lease.
     `decides`: the clauses by which its text settles the race; for most it is the fencing token in the guard.
 
-    A statement may wait, to record its refusal, for the very change that makes it possible. `now_possible` looks at the
-    row that such a refusal shows, and says whether to ask again.
+    The row that a refusal gives names the guards that failed, in `refused_by`. It names none if the refusal waited, to be
+    recorded, for the very change that makes the statement possible.
     """
 
     name: str
@@ -45,7 +42,6 @@ class Statement:
     advances: bool = False
     releases: tuple[str, ...] = ()
     decides: tuple[str, ...] = (FENCE,)
-    now_possible: Callable[[Mapping[str, Any]], bool] | None = None
 
     @property
     def commits(self) -> bool:

@@ -68,9 +68,8 @@ class Transactions(UnclaimedTransactions):
         """
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         rows, _ = self.database.transact(self._boundary("load", claim), params, self.hook)
-        if not rows:
-            reason = f"{claim.worker_id} no longer holds it with token {claim.fence_token}"
-            raise LostLease(claim.workflow_id, "load", reason)
+        if not rows or rows[0]["refused_by"]:
+            raise lost_lease("load", claim, rows[0] if rows else None)
         steps = [
             Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
             for row in rows
@@ -222,22 +221,18 @@ class Transactions(UnclaimedTransactions):
         }  # fmt: skip
         boundary = self._boundary(name, claim, subject)
         try:
-            # A refusal whose reason is gone had found the lease expired, and waited for a renewal.
-            row, in_doubt = self._issue(boundary, told, lambda row: _reason(row, claim) is None)
+            row, in_doubt = self._issue(boundary, told)
         except DuplicateStep as twice:
             step = f"step {told.get('p_step', subject)!r}"
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
-        if row is None:
-            raise LostLease(claim.workflow_id, name, "the workflow no longer exists")
-        if row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim)):
+        if row and (row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim))):
             return row
-        reason = _reason(row, claim)
-        if reason is None and name == "intent":
+        if row and name == "intent" and row["refused_by"] == ["intent"]:
             raise ActionMismatch(
                 f"Workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
                 "Nothing was changed; give each planned action its own key."
             )
-        raise LostLease(claim.workflow_id, name, reason or f"action {subject!r} is not pending")
+        raise lost_lease(name, claim, row)
 
 
 def _state_after(step_id: str, declared: str | None) -> str:
@@ -257,18 +252,18 @@ def _was_mine(name: str, row: DictRow, claim: Claim) -> bool:
     return bool(advanced and TRANSACTIONS[name].advances)
 
 
-def _reason(row: DictRow, claim: Claim) -> str | None:
-    """Why the guard refused, from the row as it is now; None if the claim itself is good."""
-    if row["fence_token"] != claim.fence_token:
-        return f"the row's token is {row['fence_token']}, not {claim.fence_token}"
-    if row["status"] != "ready":
-        return f"the workflow is {row['status']}"
-    if row["lease_owner"] is None:
-        return "nobody holds its lease any more"
-    if row["lease_owner"] != claim.worker_id:
-        return f"{row['lease_owner']} holds its lease, not {claim.worker_id}"
-    if row["expired"]:
-        return "its lease has expired"
-    if row["checkpoints"] != claim.checkpoints:
-        return f"the row has {row['checkpoints']} checkpoints and this claim expected {claim.checkpoints}"
-    return None
+def lost_lease(name: str, claim: Claim, row: DictRow | None) -> LostLease:
+    """What to raise for a refused transaction: the guards that failed, each with what it met in the row as it is now."""
+    if row is None:
+        return LostLease(claim.workflow_id, name, "the workflow no longer exists")
+    ended = "" if row["status"] == "ready" else f"the workflow is {row['status']}: "
+    met = {
+        "token": f"the row's token is {row['fence_token']}, not {claim.fence_token}",
+        "owner": f"its owner is {row['lease_owner'] or 'nobody'}, not {claim.worker_id}",
+        "lease": "its lease has expired" if row["lease_owner"] else "it has no lease",
+        "checkpoints": f"the row has {row['checkpoints']} checkpoints and this claim expected {claim.checkpoints}",
+        "status": "its status must be ready",
+        "intent": "no such action is pending",
+    }
+    reason = ended + (", and ".join(met[guard] for guard in row["refused_by"]) or "the row changed twice meanwhile")
+    return LostLease(claim.workflow_id, name, reason, tuple(row["refused_by"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg.rows import DictRow
@@ -13,7 +13,6 @@ from psycopg.rows import DictRow
 from ..database import Database
 from ..errors import AgentFlowError, AlreadyFinished, BadName, EventRefused, IdTaken, UnknownWorkflow
 from ..model import Boundary, Hook, Policy
-from ..statements import TRANSACTIONS
 from ..values import MAX_EVENT_NAME, check_name, to_json
 
 
@@ -125,7 +124,8 @@ class UnclaimedTransactions:
         text = to_json(payload, workflow=workflow_id, step=name)
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
-            why = f"the workflow is {row['status']}" if row["same"] is None else "another payload came first and stays"
+            met = {"status": f"the workflow is {row['status']}", "event": "another payload came first and stays"}
+            why = ", and ".join(met[guard] for guard in row["refused_by"])
             raise EventRefused(
                 f"Workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
             )
@@ -165,21 +165,19 @@ class UnclaimedTransactions:
         nobody = {"p_worker": None, "p_token": None, "p_detail": None}
         told = {"p_workflow": workflow_id, "p_subject": subject, **nobody, **(params or {})}
         boundary = Boundary(name, "before", workflow=workflow_id, subject=subject)
-        row, in_doubt = self._issue(boundary, told, TRANSACTIONS[name].now_possible)
+        row, in_doubt = self._issue(boundary, told)
         if row is None:
             raise UnknownWorkflow(f"There is no workflow {workflow_id!r:.80}. list_workflows() shows those that exist.")
         return {**row, "in_doubt": in_doubt}
 
-    def _issue(
-        self, boundary: Boundary, params: Mapping[str, Any], now_possible: Callable[[DictRow], bool] | None
-    ) -> tuple[DictRow | None, bool]:
+    def _issue(self, boundary: Boundary, params: Mapping[str, Any]) -> tuple[DictRow | None, bool]:
         """The row that a transaction gives, if any, and whether it was in doubt.
 
-        A refusal waits, to be recorded, perhaps for the very change that makes the transaction possible: then it is issued
-        once more.
+        A refusal waits, to be recorded, perhaps for the very change that makes the transaction possible. No guard fails then,
+        and it is issued once more.
         """
         rows, in_doubt = self.database.transact(boundary, params, self.hook)
-        if now_possible and rows and rows[0]["outcome"] == "refused" and now_possible(rows[0]):
+        if rows and rows[0]["outcome"] == "refused" and not rows[0]["refused_by"]:
             rows, again = self.database.transact(boundary, params, self.hook)
             in_doubt = in_doubt or again
         return (rows[0] if rows else None), in_doubt

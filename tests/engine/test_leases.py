@@ -456,7 +456,9 @@ def test_a_lost_lease_is_told_by_name_of_what_replaced_it(jobs: Engine) -> None:
     jobs.claim_workflow("B", 600)
     with pytest.raises(LostLease, match="the row's token is 2, not 1"):
         jobs.checkpoint(claim, "one", 1)
-    with pytest.raises(LostLease, match="load was refused because A no longer holds it with token 1"):
+    with pytest.raises(
+        LostLease, match="load was refused because the row's token is 2, not 1, and its owner is B, not A"
+    ):
         jobs.load(claim)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentflow.statements import ALL_STATEMENTS, GUARD, READS, TRANSACTIONS, Statement, show_sql
+from agentflow.statements import ALL_STATEMENTS, GUARD, GUARDED, READS, TRANSACTIONS, Statement, show_sql
 from agentflow.statements.statement import FENCE
 
 COUNT = "      AND checkpoints = %(p_checkpoints)s\n"
@@ -42,7 +42,18 @@ def test_what_is_said_of_a_transaction_is_in_its_text(name: str) -> None:
     assert all(clause in statement.text for clause in statement.decides) or (fenced and not statement.guarded)
     assert set(statement.releases) <= set(statement.entries)
     assert statement.guarded or not (statement.progress or statement.advances)
-    assert statement.now_possible is None or (statement.refusals and not statement.guarded)
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_refusal_asks_for_each_condition_of_its_guard_in_the_same_words(name: str) -> None:
+    text = TRANSACTIONS[name].text
+    refused = text.partition("refused AS (")[2]
+    conditions = re.findall(
+        r"^      AND ((?!NOT EXISTS|EXISTS).+)$", update_of_the_row(TRANSACTIONS[name]), re.MULTILINE
+    )
+    asked = re.findall(r"CASE WHEN \((.+)\) IS NOT TRUE THEN", refused)
+    assert sorted(asked) == sorted(conditions)
+    assert ("'intent'" in refused) == ("EXISTS" in update_of_the_row(TRANSACTIONS[name]))
 
 
 def test_a_flag_that_the_text_denies_is_caught() -> None:

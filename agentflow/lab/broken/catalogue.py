@@ -18,10 +18,14 @@ from ...journal import ClaimedJournal
 from ...statements import ALL_STATEMENTS, COUNTED, GUARDED, Statement
 from . import overrides
 
-_OWNER = "\n      AND lease_owner = %(p_worker)s"
-_TOKEN = "\n      AND fence_token = %(p_token)s"
-_UNEXPIRED = "\n      AND lease_expires_at > clock_timestamp()"
-_COUNT = "\n      AND checkpoints = %(p_checkpoints)s"
+_CONDITIONS = {
+    "token": "fence_token = %(p_token)s",
+    "owner": "lease_owner = %(p_worker)s",
+    "lease": "lease_expires_at > clock_timestamp()",
+    "checkpoints": "checkpoints = %(p_checkpoints)s",
+    "status": "status = 'ready'",
+}
+"""What a guard compares, under the name by which a refusal calls it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,27 @@ class Broken:
     setting: str = ""
 
 
-def _without(clause: str, *statements: str) -> tuple[Edit, ...]:
-    return tuple(Edit(name, clause) for name in statements)
+def _asked(guard: str) -> str:
+    return f"\n      AND {_CONDITIONS[guard]}"
+
+
+def _named(guard: str) -> str:
+    return f"\n                  CASE WHEN ({_CONDITIONS[guard]}) IS NOT TRUE THEN '{guard}' END,"
+
+
+def _instead(guard: str, other: str, *statements: str) -> tuple[Edit, ...]:
+    """Another guard in the place of this one; a refusal names the other, too."""
+    return tuple(Edit(name, write(guard), write(other)) for name in statements for write in (_asked, _named))
+
+
+def _without(guard: str, *statements: str) -> tuple[Edit, ...]:
+    """The guard is gone, and no refusal names it; `load`, which writes nothing, only has the name."""
+    return tuple(
+        Edit(name, write(guard))
+        for name in statements
+        for write in (_asked, _named)
+        if name != "load" or write is _named
+    )
 
 
 _ORDERED = """\
@@ -68,12 +91,7 @@ _HAS_EVENT = "events ? %(p_subject)s"
 _IN_SNAPSHOT = "(SELECT seen.events ? %(p_subject)s FROM agentflow.workflows AS seen WHERE seen.id = %(p_workflow)s)"
 _RISES = "SET fence_token = fence_token + 1"
 
-_FOUR = tuple(
-    edit
-    for clause, names in ((_OWNER, GUARDED), (_TOKEN, GUARDED), (_UNEXPIRED, GUARDED), (_COUNT, COUNTED))
-    for edit in _without(clause, *names)
-)
-_BY_STATUS = tuple(replace(edit, new="\n      AND status = 'ready'") if edit.old == _OWNER else edit for edit in _FOUR)
+_UNOWNED = _without("token", *GUARDED) + _without("lease", *GUARDED) + _without("checkpoints", *COUNTED)
 
 _GUARDS = (
     Broken(
@@ -91,24 +109,24 @@ _GUARDS = (
         "fence_token",
         "Writes do not compare the token, so a claim that was taken over still looks like a claim.",
         "NousResearch/hermes-agent#99283",
-        _without(_TOKEN, *GUARDED, "load"),
+        _without("token", *GUARDED, "load"),
     ),
     Broken(
         "lease_owner",
         "Writes do not compare the owner, so whoever knows the workflow may write.",
         "rafidahmed870/queue-jobs-worker#19",
-        _without(_OWNER, *GUARDED, "load"),
+        _without("owner", *GUARDED, "load"),
     ),
     Broken(
         "lease_expiry",
         "Writes do not look whether the lease has ended, so a late worker writes until somebody takes over.",
         "imtms/tagent-core#56",
-        _without(_UNEXPIRED, *GUARDED),
+        _without("lease", *GUARDED),
     ),
     Broken(
         "checkpoint_count",
         "Writes do not compare how many checkpoints there are, so the same call may be recorded at two positions.",
-        edits=_without(_COUNT, *COUNTED),
+        edits=_without("checkpoints", *COUNTED),
     ),
     Broken(
         "skip_locked",
@@ -146,7 +164,7 @@ _OTHERS = (
         "fence_read_first",
         "Token, owner and lease are read by one statement and trusted by the next: what was read may be old by then.",
         "sipyourdrink-ltd/bernstein#5908",
-        _FOUR,
+        _UNOWNED + _without("owner", *GUARDED),
         (overrides.READ_FENCE,),
         engine=overrides.ReadsFence,
     ),
@@ -174,14 +192,14 @@ _OTHERS = (
         "name_is_owner",
         "The worker's name alone says who holds the lease, and the next process of that name holds it too.",
         "aegra/aegra#547",
-        tuple(edit for edit in _FOUR if edit.old != _OWNER) + _without(_TOKEN, "load"),
+        _UNOWNED + _without("token", "load"),
         setting="names=shared",
     ),
     Broken(
         "status_only",
         "Writes ask only whether the workflow is unfinished, not who they are.",
         "nazarli-shabnam/clevis#253",
-        _BY_STATUS,
+        _UNOWNED + _instead("owner", "status", *GUARDED),
     ),
     Broken(
         "lease_never_expires",
@@ -213,9 +231,9 @@ _OTHERS = (
         "A renewal asks neither whose the lease is nor whether it has ended, and takes it back from its new holder.",
         "brendanlong/lion-reader#917",
         (
-            Edit("renew", _OWNER, "\n      AND status = 'ready'"),
-            *_without(_TOKEN, "renew"),
-            *_without(_UNEXPIRED, "renew"),
+            *_instead("owner", "status", "renew"),
+            *_without("token", "renew"),
+            *_without("lease", "renew"),
             Edit("renew", "SET lease_expires_at", "SET lease_owner = %(p_worker)s,\n        lease_expires_at"),
         ),
     ),

@@ -9,10 +9,11 @@ from typing import Any
 from psycopg.rows import DictRow
 
 from ...engine import Engine
-from ...errors import LostLease, describe_failure
+from ...errors import describe_failure
 from ...journal import ClaimedJournal
 from ...model import ActionIntent, Boundary, Checkpoint, Claim, Tool
 from ...statements import Statement
+from ...transactions.claimed import lost_lease
 from ...values import idempotency_key
 
 # -- guards that are behaviour -----------------------------------------------------------------------------------------
@@ -97,9 +98,8 @@ class ReadsFence(Engine):
     def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         mine, _ = self.database.transact(self._boundary("read_fence", claim, subject), who, self.hook)
-        if not mine:
-            read = f"token {claim.fence_token} was not the row's token when it was read"
-            raise LostLease(claim.workflow_id, name, read)
+        if not mine or mine[0]["refused_by"]:
+            raise lost_lease(name, claim, mine[0] if mine else None)
         return super()._guarded(name, claim, subject, params, detail)
 
 
@@ -126,12 +126,17 @@ READ_FENCE = Statement(
     "read_fence",
     "None: what was read may be old when the write comes.",
     """\
-SELECT 'committed' AS outcome, fence_token
-FROM agentflow.workflows
-WHERE id = %(p_workflow)s
-  AND lease_owner = %(p_worker)s
-  AND fence_token = %(p_token)s
-  AND lease_expires_at > clock_timestamp()""",
+WITH w AS (
+    SELECT status, lease_owner, fence_token,
+           array_remove(ARRAY[
+               CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
+               CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
+               CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END], NULL) AS refused_by
+    FROM agentflow.workflows
+    WHERE id = %(p_workflow)s
+)
+SELECT CASE refused_by WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, *
+FROM w""",
 )
 
 READ_RUNNABLE = Statement(

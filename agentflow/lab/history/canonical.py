@@ -55,8 +55,9 @@ def _canonical_entry(
     entry: Mapping[str, Any], first: Any, workers: Mapping[str, str], effects: Mapping[Any, int]
 ) -> CanonicalEntry:
     detail = dict(entry["detail"]) if entry["detail"] is not None else None
-    if detail and detail.get("held_by"):
-        detail["held_by"] = workers.get(detail["held_by"], worker_name(detail["held_by"]))
+    for name in ("held_by", "row_owner"):
+        if detail and detail.get(name):
+            detail[name] = workers.get(detail[name], worker_name(detail[name]))
     if detail and detail.get("effect_id") is not None:
         detail["effect_id"] = effects[entry["workflow_id"], detail["effect_id"]]
     if detail and isinstance(detail.get("asked_at"), str):

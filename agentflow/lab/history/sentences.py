@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .entries import Row
+from .entries import Row, worker_name
 from .faults import FAULTS, FaultKind
 from .story import A_DAY, Mark, Story
 from .story_reader import read_story
-from .words import doubled
+from .words import by, doubled
 
 _PLAIN = {
     "create": "create writes the workflow row, token 0",
@@ -31,12 +31,6 @@ _PLAIN = {
 _DELIVERED = {
     "event_delivered": "a person delivers event {subject}",
     "event_repeated": "a person delivers event {subject} again, nothing changes",
-    "event_refused": "a person delivers event {subject}, refused, nothing changes",
-}
-_MET = {
-    "expired": "its lease has ended",
-    "released": "nobody holds the row",
-    "row changed": "the row was changed in between",
 }
 
 
@@ -54,6 +48,8 @@ def sentence(mark: Mark) -> str:
         return f"{mark.who} {verb}{': ' if subjects else ''}{subjects}"
     if mark.kind in FAULTS:
         return _fault(mark, FAULTS[mark.kind])
+    if mark.event == "event_refused":
+        return f"a person delivers event {mark.subject}; {_met(mark)}refused, nothing changes"
     if mark.kind in _SPOKEN:
         return _SPOKEN[mark.kind](mark)
     said = _DELIVERED.get(mark.event) or _PLAIN.get(mark.kind)
@@ -94,12 +90,32 @@ def _acknowledge(mark: Mark) -> str:
 
 def _refused(mark: Mark) -> str:
     what = f"{mark.transaction} {mark.subject}".strip()
-    met = _MET.get(mark.why, f"the row says {mark.why}")
-    if "≠" in mark.why:
-        met = f"the row holds token {mark.detail.get('row_token')}"
-    elif mark.why.startswith("held by"):
-        met = f"the row is {mark.why}"
-    return f"{mark.who} tries to write {what} with token {mark.token}; {met}; refused, 0 rows, nothing changed"
+    tries = f"{mark.who} tries to write {what} with token {mark.token}"
+    if not mark.who:
+        tries = f"a person tries to {mark.transaction} the {'lease' if mark.transaction == 'expire' else 'workflow'}"
+    return f"{tries}; {_met(mark)}refused, 0 rows, nothing changed"
+
+
+def _met(mark: Mark) -> str:
+    """The guards that refused it, and what they met in the row; the entry of an older AgentFlow tells only of the row."""
+    row = mark.detail
+    holder, status = worker_name(row.get("row_owner")), row.get("row_status", "ready")
+    met = {
+        "token": f"the row holds token {row.get('row_token')}",
+        "owner": f"{holder} holds the lease",
+        "lease": "the lease has ended"
+        if row.get("row_owner")
+        else ""
+        if "owner" in mark.guards
+        else "there is no lease",
+        "checkpoints": f"the row has {row.get('row_checkpoints')} checkpoints, not {row.get('checkpoints')}",
+        "intent": "the action is not pending" if mark.transaction == "acknowledge" else "the key has another plan",
+        "event": "another payload came first",
+    }
+    ended = [f"the workflow is {status}"] if status != "ready" or "status" in mark.guards else []
+    found = [*ended, *(met.get(one, "") for one in mark.guards or ("token",) * (mark.token != row.get("row_token")))]
+    stopped = f"stopped{by(mark.guards)}: " if mark.guards else ""
+    return f"{stopped}{', '.join(filter(None, found))}; " if found else ""
 
 
 def _fault(mark: Mark, kind: FaultKind) -> str:
@@ -147,7 +163,7 @@ _HEADS = {
 }
 _TURNS = {
     **{kind.name: kind.turn for kind in FAULTS.values()},
-    "refused": "{who}'s write with token {token} is refused",
+    "refused": "{who}'s write with token {token} is refused{by}",
     "wait": "the workflow waits for {subject}",
     "fail": "it fails",
     "cancel": "it is cancelled",
@@ -163,11 +179,16 @@ def summary(told: Story) -> str:
     turns = []
     for mark in told.marks:
         turn = _TURNS.get(mark.kind)
+        if mark.kind == "refused" and not mark.who:
+            turn = f"{mark.transaction} is refused{{by}}"
         if mark.kind == "claim":
             turn = "{who} recovers with token {token}" if mark.detail.get("recovered") else "{who} claims it"
         if turn:
-            turns.append(turn.format(who=mark.who or "nobody", token=mark.token, subject=mark.subject))
+            who = mark.who or "nobody"
+            turns.append(turn.format(who=who, token=mark.token, subject=mark.subject, by=by(mark.guards)))
     head = f"{_HEADS[told.box.kind]}: " if told.box else ""
+    if told.box and told.box.kind == "refused" and not told.marks[int(told.box.span.start)].who:
+        head = "A refused write: "
     shown = [*turns[:5], "and so on", *turns[-2:]] if len(turns) > 8 else turns
     world = f"; attempts {told.attempts}, effects {len(told.effects)}" if told.attempts else ""
     said = head + (", ".join(shown) or "a workflow is created") + world

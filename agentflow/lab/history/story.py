@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from ...statements import BY_PERSON
+from .entries import Entry, worker_name
 from .words import EFFECT_LOST, IN_THE_GAP, REFUSED, doubled
 
 A_DAY = 86_400.0  # seconds: a lease that lasts so long ends by a move only
@@ -25,7 +26,7 @@ class Mark:
 
     `at` is in seconds since the first entry. A call of the tool has `answer` (effect, repeated or refused), `effect` (its
     number), `nth` (which effect of its own action that is), `attempts`, `key` (same, no, new, forgotten), `reply` (received
-    or lost) and `reply_to`, the column where it was lost. `why` is what a refused write met. `closes` says that an
+    or lost) and `reply_to`, the column where it was lost. `why` is what a refused write met first. `closes` says that an
     acknowledgment ends a gap.
     """
 
@@ -51,6 +52,11 @@ class Mark:
     closes: bool = False
     folded: tuple[Mark, ...] = ()
     n: int = 0
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The guards that refused a write, by name; none in an entry of an older AgentFlow."""
+        return tuple(self.detail.get("refused_by") or ())
 
     @property
     def doubled(self) -> bool:
@@ -144,9 +150,25 @@ class Story:
         return any(mark.kind in BY_PERSON for mark in self.marks)
 
 
-def refusal(why: str) -> str:
-    """What a refused write met, as a picture's box says it: `1 ≠ 2`, `lease expired`, `cancelled`."""
-    return f"lease {why}" if why in ("expired", "released") else why
+def refusal(refused: Entry | Mark) -> str:
+    """What a refused write met first, as a picture says it: `1 ≠ 2`, `A ≠ B`, `lease ended`, `completed`."""
+    row, guards = refused.detail, refused.detail.get("refused_by")
+    if not guards:  # as an older AgentFlow wrote it: what the row held, and no guard
+        guards = ["token" if refused.token not in (None, row.get("row_token")) else "status"]
+    ended = "" if row.get("row_status") == "ready" else row.get("row_status", "")
+    met = {
+        "token": f"{refused.token} ≠ {row.get('row_token')}",
+        "owner": ended or f"{refused.who} ≠ {worker_name(row.get('row_owner'))}",
+        "lease": "lease ended" if row.get("row_owner") else "no lease",
+        "checkpoints": f"{row.get('checkpoints')} ≠ {row.get('row_checkpoints')}",
+        "status": ended or "ready",
+    }
+    return str(met.get(guards[0], guards[0]))
+
+
+def named(why: str, guards: Sequence[str]) -> str:
+    """What a refused write met, with the names of its guards where the words do not say them: `1 ≠ 2: token, owner`."""
+    return why if list(guards) in ([], ["lease"], ["status"]) else f"{why}: {', '.join(guards)}"
 
 
 def box_of(told: Story) -> Box | None:
@@ -158,7 +180,7 @@ def box_of(told: Story) -> Box | None:
         return Box("lost", told.lost[0], *EFFECT_LOST)
     for column, mark in enumerate(told.marks):
         if mark.kind == "refused":
-            return Box("refused", Span(column, column), refusal(mark.why), REFUSED)
+            return Box("refused", Span(column, column), named(mark.why, mark.guards), REFUSED)
     return Box("gap", told.gaps[0], *IN_THE_GAP) if told.gaps else None
 
 

@@ -14,7 +14,7 @@ from ...statements import TRANSACTIONS
 from .belief import Judged
 from .entries import ENTRY_KINDS, LOSSES, Entry, Row, callers, own_after, read_entries
 from .faults import FAULTS, fault_of
-from .story import A_DAY, Band, Mark, Position, ProcessRun, Span, Story, box_of
+from .story import Band, Mark, Position, ProcessRun, Span, Story, box_of, refusal
 
 Found = dict[str, Any]
 _RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
@@ -102,7 +102,7 @@ class _Reader:
             )  # fmt: skip
             if kind == "claim":
                 self._replays(index, entry)
-            if kind == "refused":
+            if kind == "refused" and entry.who:
                 self._stops(index, entry)
 
     # -- who holds the lease, and who lives ----------------------------------------------------------------------------
@@ -188,31 +188,11 @@ class _Reader:
             self._rises(entry.token or self.row_token + 1)
 
     def _refused(self, index: int, entry: Entry) -> Found:
-        """Finds out which guard refused the write, from the clearest reason to the least clear.
-
-        The row's token or status says it outright. With both as the writer left them, its lease was released, has ended,
-        or another write of the same claim came first (then the lease still lasts, or the same checkpoint is there).
-        """
-        row, status = entry.detail.get("row_token"), entry.detail.get("row_status", "ready")
-        if row != entry.token:
-            return {"why": f"{entry.token} ≠ {row}"}
-        if status != "ready":
-            return {"why": str(status)}
-        if self.holder and self.holder != entry.who:
-            return {"why": f"held by {self.holder}"}
-        mine = [band for band in self.bands if band.who == entry.who and band.token == entry.token][-1:]
-        if mine and mine[0].how == "released":
-            return {"why": "released"}
-        lasts = self.holder and mine and (mine[0].seconds or 0) >= A_DAY  # it would have ended by an entry only
-        return {"why": "row changed" if lasts or (mine and self._is_there(entry)) else "expired"}
-
-    def _is_there(self, entry: Entry) -> bool:
-        """Whether the checkpoint that this write would commit is there already."""
-        return self.holder == entry.who and entry.transaction == "checkpoint" and entry.subject in self.recorded
+        return {"why": refusal(entry)}
 
     def _stops(self, index: int, entry: Entry) -> None:
         """Adds a column after a worker's last refusal: there it gives the workflow up, which leaves no entry."""
-        who = entry.who or "nobody"
+        who = str(entry.who)
         if any(later.event in {"write_refused", *LOSSES} for later in own_after(self.entries, index, who)):
             return
         self._ends(who, "stopped")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 EFFECT_LOST = ("effect lost", "acknowledged, and nothing happened")
 IN_THE_GAP = ("acknowledgment gap", "effect exists, engine does not know")
 REFUSED = "refused, nothing changed"
@@ -16,6 +18,11 @@ def brief(text: str, most: int) -> str:
     """The text on one line, at most so long; what a terminal would obey and nobody could see is written as an escape."""
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
     return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def by(names: Sequence[str]) -> str:
+    """` by token, owner and lease`; nothing if there is no name."""
+    return f" by {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}" if names else ""
 
 
 def doubled(effects: int) -> str:

@@ -105,9 +105,8 @@ class Snapshot:
         return Table(self.intents, "action_intents", ["action", "status"])
 
     def world(self) -> Table:
-        """What the outside world did, by its own record."""
-        rows = [{**effect, "effects": 1} for effect in self.effects]
-        return Table(rows, "tool_ledger", ["action", "effects", "attempts"])
+        """What the outside world did, by its own record: a row for each effect."""
+        return Table(self.effects, "tool_ledger", ["action", "attempts"])
 
     def sentence(self) -> str:
         """Belief beside world, in words."""

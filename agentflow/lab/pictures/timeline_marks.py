@@ -9,6 +9,7 @@ from ...statements import BY_PERSON, GUARDED
 from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
+from ..history.words import by
 from .svg import INK, PAPER, num
 from .timeline_layout import FAULT, FULL, PITCH, Strip, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, ring, tool
@@ -52,7 +53,8 @@ def _names(s: Strip, x: float, mark: Mark) -> None:
     elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):
         lines = wrapped(mark.subject, s.room, 1 if _over_hatch(s, x) else 2)
     if mark.event in {"event_repeated", "event_refused"}:
-        lines = (mark.event.removeprefix("event_"), shortened(mark.subject, s.room))
+        how = mark.event.removeprefix("event_") + by(mark.guards if mark.event == "event_refused" else ())
+        lines = (shortened(how, s.room), shortened(mark.subject, s.room))
     if mark.kind == "fail" and mark.transaction == "claim":
         lines = ("crash", "budget")
     said = [(name, "c h"), *[(one, "c m h") for one in lines]]
@@ -229,7 +231,8 @@ def refused(s: Strip, x: float, mark: Mark) -> None:
             _over(s, x, y, mark, shortened(mark.transaction, 76))
     box = s.told.box
     if box is None or box.kind != "refused" or s.x(box.span.start) != x:
-        _below(s, x, [(shortened(mark.why), "c b h"), ("refused", "c m h")])
+        said = [shortened(one, s.room) for one in (mark.why, "refused", ", ".join(mark.guards)) if one]
+        _below(s, x, list(zip(said, ("c b h", "c m h", "c m h"), strict=False)))
 
 
 def other(s: Strip, x: float, mark: Mark) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..history.sentences import sentence
-from ..history.story import Mark, refusal
+from ..history.story import Mark, named, refusal
 from ..history.words import counted
 from ..notebook.tables import Table
 from ..pictures.svg import DASHED, HUES, INK, PAPER, RULE, Picture, escaped, frame
@@ -188,15 +188,13 @@ def _refused(axis: _Axis, n: int) -> tuple[float, str]:
     """A wall, and for the first one the picture's one box."""
     race, entry = axis.race, axis.race.commits[n]
     y, x = _top(race, str(entry.worker)), axis.commit(n)
-    row = max(commit.token or 0 for commit in race.commits[:n] if commit.workflow == entry.workflow)
-    why = "expired" if row == entry.token else f"{entry.token} ≠ {row}"
     mark = Mark(
         str(n + 1), "refused", who=entry.worker, subject=entry.subject or "", token=entry.token,
-        transaction=entry.transaction, why=why, detail={"row_token": row},
+        transaction=entry.transaction, detail=entry.detail,
     )  # fmt: skip
     wall = f'<path class="wall" d="M{x - 6:.1f} {y + BAR + 3}h12" stroke="{INK}" stroke-width="4" fill="none"/>'
     if n == [commit.event for commit in race.commits].index("write_refused"):
-        words = refusal(why)
+        words = named(refusal(mark), mark.guards)
         wide = LETTER * len(words) + 16
         wall += (
             f'<rect x="{x - wide / 2:.1f}" y="{y + BAR + 1}" width="{wide:.1f}" height="15" rx="3" fill="{INK}"/>'

@@ -219,6 +219,7 @@ def _commits(history: Sequence[dict[str, Any]], since: Callable[[datetime], floa
         yield Commit(
             worker_name(whose["worker"]) if whose["worker"] else None, entry["workflow_id"], entry["event"],
             entry["transaction"], entry["subject"], whose["fence_token"], since(entry["at"]),
+            entry["detail"] or {},
         )  # fmt: skip
 
 

@@ -68,9 +68,9 @@ _WORKFLOWS: tuple[tuple[str, Show], ...] = (
 )  # fmt: skip
 _SOMETIMES = (_of("waiting_for"), _of("attempts"), _of("crashes"))
 _STEPS = (_of("step_id"), ("value", _result), _of("fence_token"), _of("worker", worker_name))
-_INTENTS = (_of("idempotency_key"), _of("status"), ("result", _result))
+_INTENTS = (_of("idempotency_key"), _of("status"), ("tool_result", _result))
 _LEDGER = (_of("idempotency_key"), _of("result", _json), _of("attempts"))
-_RAW = {"value": ("value", "error"), "result": ("tool_result", "error", "result")}
+_RAW = {"value": ("value", "error"), "tool_result": ("tool_result", "error")}
 
 
 def grids(row: Row | None, before: Row | None) -> dict[str, Grid]:

@@ -18,7 +18,7 @@ from .scene import LaneView, Scene
 from .statement_text import marked
 
 LONGEST_CELL = 100  # characters
-WIDE = ("value", "result", "idempotency_key")
+WIDE = ("value", "result", "tool_result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
 _PALETTE = (
     f".af-room{{{tokens(COLOURS | LIGHT)}\n --code:{CODE_FONT}}}\n"

@@ -10,11 +10,11 @@ so it is checked while the order is built, and what contradicts it becomes an ed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..history.faults import FAULTS
 
@@ -33,6 +33,7 @@ class Commit:
     subject: str | None
     token: int | None
     at: float
+    detail: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 def in_order(entries: Sequence[Commit]) -> tuple[Commit, ...]:

@@ -26,11 +26,12 @@ SPEC = [
     "checkpoint_after_step", "acknowledge_after_tool",
 ]  # fmt: skip
 CLAUSES = {
-    "fence_token": ("      AND fence_token = %(p_token)s", {*GUARDED, "load"}),
-    "lease_owner": ("      AND lease_owner = %(p_worker)s", {*GUARDED, "load"}),
-    "lease_expiry": ("      AND lease_expires_at > clock_timestamp()", set(GUARDED)),
-    "checkpoint_count": ("      AND checkpoints = %(p_checkpoints)s", set(COUNTED)),
+    "fence_token": ("token", "fence_token = %(p_token)s", {*GUARDED, "load"}),
+    "lease_owner": ("owner", "lease_owner = %(p_worker)s", {*GUARDED, "load"}),
+    "lease_expiry": ("lease", "lease_expires_at > clock_timestamp()", set(GUARDED)),
+    "checkpoint_count": ("checkpoints", "checkpoints = %(p_checkpoints)s", set(COUNTED)),
 }
+"""For each guard: the name by which a refusal calls it, its condition, and the statements that have it."""
 
 
 def changes(database: Database, other: Database, name: str) -> list[str]:
@@ -73,11 +74,17 @@ def test_an_unknown_guard_is_refused_with_the_names_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", CLAUSES)
-def test_a_guard_in_sql_is_exactly_one_clause_less_and_no_other_statement_changes(engine: Engine, name: str) -> None:
-    clause, statements = CLAUSES[name]
+def test_a_guard_in_sql_is_one_condition_less_in_the_guard_and_in_the_refusal_and_nothing_else(
+    engine: Engine, name: str
+) -> None:
+    guard, condition, statements = CLAUSES[name]
+    asked, named = (
+        f"-       AND {condition}",
+        f"-                   CASE WHEN ({condition}) IS NOT TRUE THEN '{guard}' END,",
+    )
     other = engine_class([name])(engine.database)
     changed = {t: found for t in TRANSACTIONS if (found := changes(engine.database, other.database, t))}
-    assert changed == {t: [f"- {clause}"] for t in statements}
+    assert changed == {t: [named] if t == "load" else [asked, named] for t in statements}
     assert other.show_sql("renew") == other.database.sql("renew")
 
 
@@ -105,7 +112,7 @@ def test_a_statement_whose_words_were_changed_fails_loudly(name: str, monkeypatc
 
 
 def test_a_clause_that_stands_twice_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = TRANSACTIONS["renew"].text.replace(broken._TOKEN, broken._TOKEN * 2)
+    twice = TRANSACTIONS["renew"].text.replace(broken._asked("token"), broken._asked("token") * 2)
     monkeypatch.setitem(ALL_STATEMENTS, "renew", replace(TRANSACTIONS["renew"], text=twice))
     with pytest.raises(AgentFlowError, match="2 times instead of 1"):
         texts(["fence_token"], "agentflow")

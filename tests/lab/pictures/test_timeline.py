@@ -18,8 +18,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from agentflow import Database, Engine
+from agentflow.errors import AlreadyFinished
 from agentflow.lab.history.faults import FAULTS
-from agentflow.lab.history.sentences import line, sentences, twin
+from agentflow.lab.history.sentences import line, sentence, sentences, summary, twin
 from agentflow.lab.history.story import Mark, Span, Story, folded
 from agentflow.lab.history.story_reader import read_story
 from agentflow.lab.laboratory.laboratory import PATIENT
@@ -330,7 +331,7 @@ def test_processes_under_one_name_share_a_lane_and_differ_in_their_tokens(entrie
     assert [(band.who, band.token) for band in told.bands] == [("W", 1), ("W", 2)]
     assert told.sleeps[0].end == column(told, "claim", 1)
     assert told.box is not None
-    assert told.box.title == "1 ≠ 2"
+    assert (told.box.title, told.box.text) == ("1 ≠ 2: token", "refused, nothing changed")
 
 
 @pytest.mark.parametrize(
@@ -344,26 +345,61 @@ def test_a_refused_write_says_what_it_met(entries: Of, name: str, why: str) -> N
 @pytest.mark.parametrize(
     ("played", "met"),
     [
-        ("A*2 A|| expire A> A", "its lease has ended"),
-        ("A*2 A|| expire B A> A", "the row holds token 2"),
-        ("A*2 A|| expire B* A> A", "the row holds token 2"),
-        ("names=shared without=fence_token A*2 A|| expire B A> A B", "the row was changed in between"),
+        ("A*2 A|| expire A> A", "lease: the lease has ended"),
+        ("A*2 A|| expire B A> A", "token and owner: the row holds token 2, B holds the lease"),
+        ("A*2 A|| expire B A*2 A> A", "token and owner: the row holds token 2, B holds the lease"),
+        ("names=shared A*2 A|| expire B A> A", "token: the row holds token 2"),
+        ("without=fence_token A*2 A|| expire B A> A", "owner: B holds the lease"),
+        ("without=lease_owner A*2 A|| expire B A> A", "token: the row holds token 2"),
+        ("without=fence_token,lease_owner A*2 A|| expire B*2 A> A", "checkpoints: the row has 2 checkpoints, not 1"),
+        ("names=shared without=fence_token A*2 A|| expire B A> A B", "checkpoints: the row has 2 checkpoints, not 1"),
+        (
+            "A*2 A|| expire B* A> A",
+            "token, owner, lease and checkpoints: the workflow is completed, the row holds token 2, nobody holds the lease, "
+            "the row has 3 checkpoints, not 1",
+        ),
     ],
 )
 def test_the_sentence_of_a_refused_write_says_truthfully_what_it_met(engine: Engine, played: str, met: str) -> None:
     engine.policy = PATIENT
     with Stepper(engine) as stepper:
         stepper.play(played)
-    assert f"; {met}; refused, 0 rows" in sentences(engine.history("request-1"))[-1]
+    assert f"; stopped by {met}; refused, 0 rows" in sentences(engine.history("request-1"))[-1]
 
 
-def test_a_write_that_met_another_owner_of_the_same_token_names_it(entries: Of) -> None:
-    # As if two claims had read one token at once: that takes an engine without its lock and two transactions in time.
-    told = [{**one, "fence_token": 1} for one in entries("stale_worker")]
-    last = {**told[-1], "detail": {"row_token": 1, "row_status": "ready"}}
-    claims = [one for one in told if one["event"] == "workflow_claimed"]
-    up_to_the_second = told[: told.index(claims[1]) + 1]
-    assert "; the row is held by B; refused" in sentences([*up_to_the_second, last])[-1]
+@pytest.mark.parametrize(
+    ("detail", "said", "title"),
+    [
+        ({"row_token": 2, "row_status": "ready"}, "; the row holds token 2; refused, 0 rows", "1 ≠ 2"),
+        ({"row_token": 1, "row_status": "cancelled"}, "; the workflow is cancelled; refused, 0 rows", "cancelled"),
+        ({"row_token": 1, "row_status": "ready"}, "with token 1; refused, 0 rows", "refused"),
+    ],
+)
+def test_a_refusal_that_an_older_agentflow_recorded_can_be_read_and_names_no_guard(
+    entries: Of, detail: dict[str, Any], said: str, title: str
+) -> None:
+    told = [*entries("stale_worker")[:-1], {**entries("stale_worker")[-1], "detail": detail}]
+    box = read_story(told).box
+    assert said in sentences(told)[-1] and "stopped by" not in sentences(told)[-1]
+    assert box and (box.title, box.text) == (title, "refused, nothing changed")
+    assert timeline(told).svg != timeline(told, compact=True).svg
+
+
+def test_what_a_person_may_not_do_is_refused_by_status_and_no_worker_stops(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play("A*")
+    for tried in (engine.cancel_workflow, engine.requeue_workflow, engine.expire_lease):
+        with pytest.raises(AlreadyFinished):
+            tried("request-1")
+    told = read_story(engine.history("request-1"))
+    assert [sentence(mark).partition(": ")[0] for mark in told.marks[-3:]] == [
+        "a person tries to cancel the workflow; stopped by status",
+        "a person tries to requeue the workflow; stopped by status",
+        "a person tries to expire the lease; stopped by status and lease",
+    ]
+    assert told.box and (told.box.title, told.box.text) == ("completed", "refused, nothing changed")
+    assert summary(told).startswith("A refused write: ") and "refused by status" in timeline(told).svg
 
 
 def test_a_write_after_the_lease_was_given_back_says_that_nobody_holds_the_row(engine: Engine) -> None:
@@ -371,7 +407,7 @@ def test_a_write_after_the_lease_was_given_back_says_that_nobody_holds_the_row(e
     a.claim()
     engine.release_lease(a.claimed)
     a.refused(lambda: a.step("classify"))
-    assert "; nobody holds the row; refused" in sentences(engine.history(histories.W))[-1]
+    assert "; stopped by owner and lease: nobody holds the lease; refused" in sentences(engine.history(histories.W))[-1]
 
 
 def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> None:
@@ -380,9 +416,9 @@ def test_a_write_after_the_lease_alone_ended_says_expired(engine: Engine) -> Non
     histories.expire(engine)
     a.refused(lambda: a.step("classify"))
     told = read_story(engine.history(histories.W))
-    assert [mark.why for mark in marks(told, "refused")] == ["expired"]
+    assert [mark.why for mark in marks(told, "refused")] == ["lease ended"]
     assert told.box is not None
-    assert told.box.title == "lease expired"
+    assert (told.box.title, told.box.text) == ("lease ended", "refused, nothing changed")
 
 
 @pytest.mark.parametrize(
