@@ -71,14 +71,24 @@ def test_each_history_entry_is_one_log_line_and_says_the_same(engine: Engine, li
     logged = [
         tuple(
             line.get(name)
-            for name in ("workflow_id", "n", "event", "transaction", "subject", "worker_id", "fence_token")
+            for name in (
+                "workflow_id",
+                "n",
+                "event",
+                "transaction",
+                "subject",
+                "worker_id",
+                "fence_token",
+                "refused_by",
+            )
         )
         for line in lines
         if "n" in line
     ]
-    columns = "workflow_id, n, event, transaction, subject, worker, fence_token"
+    columns = "workflow_id, n, event, transaction, subject, worker, fence_token, detail -> 'refused_by' AS refused_by"
     stored = [tuple(row.values()) for row in rows(engine, f"SELECT {columns} FROM {{s}}.history")]
     assert sorted(map(str, logged)) == sorted(map(str, stored))
+    assert {entry[2] for entry in stored if entry[7]} == {"write_refused", "event_refused", "event_repeated"}
     passed = {entry[3] for entry in stored}
     assert passed == (set(TRANSACTIONS) - {"load", "tool"}) | {"fault"}  # a read, and the world's own
 

@@ -92,12 +92,18 @@ def refused_cleanly(engine: Transactions, this: Call, claim: Claim) -> bool:
 # -- every part of a statement about a claimed workflow selects from its guarded UPDATE --------------------------------
 
 WRONG: dict[str, tuple[str, Callable[[Engine, Claim], Claim]]] = {
-    "lease_owner": (r"AND lease_owner = %(p_worker)s", lambda _, c: replace(c, worker_id="somebody")),
-    "fence_token": (r"AND fence_token = %(p_token)s", lambda _, c: replace(c, fence_token=7)),
-    "lease_expiry": (r"AND lease_expires_at > clock_timestamp()", lambda e, c: e.expire_lease(c.workflow_id) or c),
-    "checkpoint_count": (r"AND checkpoints = %(p_checkpoints)s", lambda _, c: replace(c, checkpoints=3)),
+    "token": (r"AND fence_token = %(p_token)s", lambda _, c: replace(c, fence_token=7)),
+    "owner": (r"AND lease_owner = %(p_worker)s", lambda _, c: replace(c, worker_id="somebody")),
+    "lease": (r"AND lease_expires_at > clock_timestamp()", lambda e, c: e.expire_lease(c.workflow_id) or c),
+    "checkpoints": (r"AND checkpoints = %(p_checkpoints)s", lambda _, c: replace(c, checkpoints=3)),
 }
-GUARDS = [(name, guard) for name in GUARDED for guard in WRONG if name in COUNTED or guard != "checkpoint_count"]
+GUARDS = [(name, guard) for name in GUARDED for guard in WRONG if name in COUNTED or guard != "checkpoints"]
+
+
+def refused_by(engine: Engine, this: Call, claim: Claim) -> list[str]:
+    """The guards that the answer of a refused statement names; test_log compares the entry and the log line with it."""
+    named: list[str] = trial(engine.database, claim.workflow_id, this).answers[0][0]["refused_by"]
+    return named
 
 
 @pytest.mark.parametrize(("name", "guard"), GUARDS)
@@ -107,8 +113,62 @@ def test_each_guard_alone_refuses_and_a_statement_without_it_is_caught(engine: E
     assert not refused_cleanly(engine, call(engine, name, good), good)
     claim = spoil(engine, good)
     real = call(engine, name, claim)
-    assert refused_cleanly(engine, real, claim)
+    assert refused_cleanly(engine, real, claim) and refused_by(engine, real, claim) == [guard]
     assert not refused_cleanly(engine, real.but(condition, ""), claim)
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_refusal_names_all_the_guards_that_failed_and_the_error_what_each_met(engine: Engine, name: str) -> None:
+    claim = held(engine)
+    for _, spoil in WRONG.values():
+        claim = spoil(engine, claim)
+    all_of_them = [guard for statement, guard in GUARDS if statement == name]
+    assert [one for one in refused_by(engine, call(engine, name, claim), claim) if one != "intent"] == all_of_them
+    with pytest.raises(LostLease) as lost:
+        GUARDED[name](engine, claim)
+    assert [guard for guard in lost.value.refused_by if guard != "intent"] == all_of_them
+    met = [
+        "the row's token is 1, not 7",
+        "its owner is A, not somebody",
+        "its lease has expired",
+        "the row has 0 checkpoints",
+    ]
+    assert ", and ".join(met[: len(all_of_them)]) in lost.value.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "guards"),
+    [
+        ("cancel", "failed", ["status"]), ("requeue", "held", ["status"]), ("expire", "free", ["lease"]),
+        ("expire", "waiting", ["status", "lease"]), ("deliver", "failed", ["status"]),
+    ],
+)  # fmt: skip
+def test_what_a_person_does_in_vain_is_refused_by_name(
+    engine: Engine, name: str, state: str, guards: list[str]
+) -> None:
+    claim = held(engine, state)
+    assert refused_by(engine, call(engine, name, claim), claim) == guards
+
+
+def test_an_event_that_came_and_an_action_that_is_planned_otherwise_refuse_by_name(engine: Engine) -> None:
+    claim = held(engine)
+    other = asked(engine.database, lambda e: e.create_action_intent(claim, "pay", "pay", 6))
+    done = asked(engine.database, lambda e: e.acknowledge_action(claim, None, "mail"))
+    assert refused_by(engine, other, claim) == refused_by(engine, done, claim) == ["intent"]
+    engine.deliver_event(claim.workflow_id, "go", 1)
+    assert refused_by(engine, call(engine, "deliver", claim), claim) == ["event"]
+
+
+def test_who_may_not_load_is_told_why_and_nothing_is_read(engine: Engine) -> None:
+    claim = held(engine)
+    for spoilt, guards in ((replace(claim, fence_token=7), ("token",)), (replace(claim, worker_id="B"), ("owner",))):
+        with pytest.raises(LostLease) as lost:
+            engine.load(spoilt)
+        assert lost.value.refused_by == guards
+        (row,) = trial(
+            engine.database, claim.workflow_id, asked(engine.database, lambda e, c=spoilt: e.load(c))
+        ).answers[0]
+        assert (row["outcome"], row["subject"]) == ("refused", None)
 
 
 @pytest.mark.parametrize("name", GUARDED)

@@ -152,18 +152,21 @@ class Story:
 
 def refusal(refused: Entry | Mark) -> str:
     """What a refused write met first, as a picture says it: `1 ≠ 2`, `A ≠ B`, `lease ended`, `completed`."""
-    row, guards = refused.detail, refused.detail.get("refused_by")
-    if not guards:  # as an older AgentFlow wrote it: what the row held, and no guard
-        guards = ["token" if refused.token not in (None, row.get("row_token")) else "status"]
-    ended = "" if row.get("row_status") == "ready" else row.get("row_status", "")
+    row, status = refused.detail, str(refused.detail.get("row_status"))
+    ended = "" if status == "ready" else status
+    # An older AgentFlow wrote what the row held, and no guard.
+    first = (
+        *row.get("refused_by", ()),
+        "token" if refused.token not in (None, row.get("row_token")) else ended or "refused",
+    )[0]
     met = {
         "token": f"{refused.token} ≠ {row.get('row_token')}",
         "owner": ended or f"{refused.who} ≠ {worker_name(row.get('row_owner'))}",
         "lease": "lease ended" if row.get("row_owner") else "no lease",
         "checkpoints": f"{row.get('checkpoints')} ≠ {row.get('row_checkpoints')}",
-        "status": ended or "ready",
+        "status": status,
     }
-    return str(met.get(guards[0], guards[0]))
+    return met.get(str(first), str(first))
 
 
 def named(why: str, guards: Sequence[str]) -> str:

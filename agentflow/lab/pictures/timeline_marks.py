@@ -9,7 +9,6 @@ from ...statements import BY_PERSON, GUARDED
 from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
-from ..history.words import by
 from .svg import INK, PAPER, num
 from .timeline_layout import FAULT, FULL, PITCH, Strip, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, beside, dot, ring, tool
@@ -53,8 +52,8 @@ def _names(s: Strip, x: float, mark: Mark) -> None:
     elif mark.kind in NAMED_SUBJECTS or (mark.kind == "acknowledge" and _several_actions(s)):
         lines = wrapped(mark.subject, s.room, 1 if _over_hatch(s, x) else 2)
     if mark.event in {"event_repeated", "event_refused"}:
-        how = mark.event.removeprefix("event_") + by(mark.guards if mark.event == "event_refused" else ())
-        lines = (shortened(how, s.room), shortened(mark.subject, s.room))
+        about = ", ".join(mark.guards) if mark.event == "event_refused" and mark.guards else mark.subject
+        lines = (mark.event.removeprefix("event_"), shortened(about, s.room))
     if mark.kind == "fail" and mark.transaction == "claim":
         lines = ("crash", "budget")
     said = [(name, "c h"), *[(one, "c m h") for one in lines]]

@@ -103,7 +103,7 @@ def test_a_cancelled_workflow_takes_the_lease_from_a_worker_that_lives(entries: 
     told = read_story(entries("cancelled"))
     assert (told.bands[0].how, told.bands[0].hollow) == ("released", column(told, "stop"))
     assert told.box is not None
-    assert told.box.title == "cancelled"
+    assert told.box.title == "cancelled: owner, lease"
     assert told.person
 
 
@@ -331,7 +331,7 @@ def test_processes_under_one_name_share_a_lane_and_differ_in_their_tokens(entrie
     assert [(band.who, band.token) for band in told.bands] == [("W", 1), ("W", 2)]
     assert told.sleeps[0].end == column(told, "claim", 1)
     assert told.box is not None
-    assert (told.box.title, told.box.text) == ("1 ≠ 2: token", "refused, nothing changed")
+    assert told.box.title == "1 ≠ 2: token, owner, lease, checkpoints"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,10 @@ def test_a_refused_write_says_what_it_met(entries: Of, name: str, why: str) -> N
     [
         ("A*2 A|| expire A> A", "lease: the lease has ended"),
         ("A*2 A|| expire B A> A", "token and owner: the row holds token 2, B holds the lease"),
-        ("A*2 A|| expire B A*2 A> A", "token and owner: the row holds token 2, B holds the lease"),
+        (
+            "A*2 A|| expire B*2 A> A",
+            "token, owner and checkpoints: the row holds token 2, B holds the lease, the row has 2 checkpoints, not 1",
+        ),
         ("names=shared A*2 A|| expire B A> A", "token: the row holds token 2"),
         ("without=fence_token A*2 A|| expire B A> A", "owner: B holds the lease"),
         ("without=lease_owner A*2 A|| expire B A> A", "token: the row holds token 2"),
@@ -640,7 +643,7 @@ def test_the_wall_of_a_refused_delivery_lies_on_no_word(engine: Engine, compact:
     (wall,) = group.iter(SVG + "rect")
     left, top = float(wall.get("x", 0)), float(wall.get("y", 0))
     right, bottom = left + float(wall.get("width", 0)), top + float(wall.get("height", 0))
-    words = [text for text in placed(drawn) if text[6] in {"deliver", "refused", "approval"}]
+    words = [text for text in placed(drawn) if text[6] in {"deliver", "refused", "approval", "event"}]
     assert [text for text in words if text[1] < right and text[2] > left and text[3] < bottom and text[4] > top] == []
     assert len(words) == 9
 
