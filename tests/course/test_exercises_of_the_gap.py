@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import itertools
+import json
+import os
+import random
+import socket
 import time
+import unicodedata
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +23,7 @@ from agentflow.lab.course import judging, stages
 from agentflow.lab.course.checks import CheckFailed
 from agentflow.lab.course.judging import NOT_SOLVED, judged
 from agentflow.lab.laboratory.scratch_schema import new_name
+from agentflow.values import idempotency_key
 from tests.conftest import rows
 from tests.solutions import suspend_and_resume, the_acknowledgment_gap
 
@@ -24,6 +31,34 @@ KEY = stages.outline("04-the-acknowledgment-gap").exercise("key_for").judge
 WAKEUP = stages.outline("05-suspend-and-resume").exercise("lost_wakeup").judge
 COUNTED = itertools.count(7)
 REMEMBERED: dict[tuple[str, str], str] = {}
+RUN, STARTED, PREFIX = uuid.uuid4().hex, time.time(), ":"
+
+
+def remembered(workflow_id: str, action: str) -> str:
+    return REMEMBERED.setdefault((workflow_id, action), str(uuid.uuid4()))
+
+
+@functools.cache
+def cached(_workflow_id: str, _action: str) -> str:
+    return str(random.random())
+
+
+def with_a_default(workflow_id: str, action: str, run: str = uuid.uuid4().hex) -> str:
+    return json.dumps([run, workflow_id, action])
+
+
+def of_this_hour(workflow_id: str, action: str) -> str:
+    from datetime import datetime
+
+    return json.dumps([workflow_id, action, datetime.now().hour])
+
+
+def in_a_closure() -> Callable[[str, str], str]:
+    run = uuid.uuid4().hex
+    return lambda w, a: json.dumps([run, w, a])
+
+
+ENCLOSED = in_a_closure()
 
 
 def stub(*_: Any) -> Any:
@@ -40,10 +75,15 @@ def test_a_key_made_from_both_names_is_accepted_and_nothing_of_the_check_stays(
         return made[-1]
 
     monkeypatch.setattr(judging, "new_name", named)
-    for make in (the_acknowledgment_gap.key_for, lambda w, a: hashlib.sha256(f"{w}/{a}".encode()).hexdigest()):
+    for make in (
+        the_acknowledgment_gap.key_for,
+        lambda w, a: hashlib.sha256(json.dumps([w, a]).encode()).hexdigest(),
+        lambda w, a: f"{len(w)}{PREFIX}{w}{a}",
+        idempotency_key,
+    ):
         assert judged(KEY, make, engine).startswith("Solved")
     assert judged(KEY, stub, engine) == NOT_SOLVED
-    assert len(made) == 2  # other tests make schemas meanwhile; these two are the check's own
+    assert len(made) == 4  # other tests make schemas meanwhile; these are the check's own
     kept = "SELECT nspname FROM pg_namespace WHERE nspname = ANY(:made) OR nspname = ANY(:worlds)"
     assert rows(engine, kept, made=made, worlds=[f"{name}_world" for name in made]) == []
     assert rows(engine, "SELECT * FROM {w}.tool_ledger") == []
@@ -55,6 +95,30 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
     (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
     (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What one process remembers"),
+    (lambda w, a: f"{RUN}:{w}:{a}", "in another process.*computes when its module is loaded"),
+    (lambda w, a: f"{STARTED}:{w}:{a}", "holds the clock"),
+    (lambda w, a: remembered(w, a), "in another process"),
+    (cached, "in another process"),
+    (with_a_default, "in another process"),
+    (in_a_closure(), "in another process"),
+    (ENCLOSED, "in another process"),
+    (lambda w, a: f"{os.getpid()}:{w}:{a}", "in another process"),
+    (lambda w, a: f"{socket.gethostname()}:{w}:{a}", "in another process .*other-"),
+    (of_this_hour, "an hour later .*: it holds the clock"),
+    (lambda w, a: json.dumps([w, a, datetime.datetime.now().hour]), "an hour later .*: it holds the clock"),
+    (lambda w, a: json.dumps([w, a, time.strftime("%B")]), " later .*: it holds the clock"),
+    (lambda w, a: json.dumps([w, a, datetime.date.today().year]), " later .*: it holds the clock"),
+    (lambda w, a: f"{w}{a}", "and so is that of action .* of workflow .*may be any text"),
+    (lambda w, a: f"{w}:{a}", "The key of action 'x' of workflow 'x:' is x::x, and so is that of action ':x'"),
+    (lambda w, a: f"{w}<->{a}", "and so is that of action '<->x' of workflow 'x'"),
+    (lambda w, a: f"{len(w)}{w}{a}", "and so is that of action"),
+    (lambda w, a: f"{w.replace(':', '%3A')}:{a}", "and so is that of action"),
+    (lambda w, a: json.dumps([w, a])[:60], "and so is that of action"),
+    (lambda w, a: json.dumps([w, a]).lower(), "and so is that of action"),
+    (lambda w, a: json.dumps([w.strip(), a.strip()]), "and so is that of action"),
+    (lambda w, a: json.dumps(sorted([w, a])), "and so is that of action"),
+    (lambda w, a: hashlib.sha256(json.dumps([w, a]).encode()).hexdigest()[:4], "and so is that of action"),
+    (lambda w, a: unicodedata.normalize("NFC", json.dumps([w, a], ensure_ascii=False)), "and so is that of action"),
     (lambda w, a: f"{w}\0{a}", "PostgreSQL text fields cannot contain NUL"),
     (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
     (
@@ -73,7 +137,7 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "hint"), MADE, ids=[hint[:24] for _, hint in MADE])
+@pytest.mark.parametrize(("make", "hint"), MADE, ids=[f"{n}: {hint[:24]}" for n, (_, hint) in enumerate(MADE)])
 def test_a_key_that_does_not_hold_is_told_what_it_looks_like(
     engine: Engine, make: Callable[[str, str], Any], hint: str
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
 
 def key_for(workflow_id: str, action: str) -> str:
-    """Both parts, and nothing that another process could not know."""
-    return f"{workflow_id}:{action}"
+    """Both parts, each with its end marked, and nothing that another process could not know."""
+    return json.dumps([workflow_id, action])

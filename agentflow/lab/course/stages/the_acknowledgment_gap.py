@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from types import ModuleType
 from typing import Any
@@ -18,10 +18,13 @@ from ....engine import Engine
 from ....model import ToolCall
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
+from ..elsewhere import elsewhere
 from ..judging import engine_aside, text_of
 from ..outline import RIGHT, Outline, Question, exercise_of
 
 WORKFLOWS, ACTIONS = ("request-1", "request-2"), ("resolve-account", "send-receipt")
+LATER = {"a second": 1.0, "an hour": 3_607.0, "twelve hours": 43_200.0, "a day": 86_400.0, "months": 1e7, "years": 1e8}
+SEPARATORS = (":", "-", "_", "/", "|", ".", ",", " ", "%", "\\", "#", "+", "\t", "1", '"', "::", "--")
 PROGRAM = """\
 import importlib, marshal, pickle, sys, types
 code, defaults, named, modules, told = pickle.loads(sys.stdin.buffer.read())
@@ -39,14 +42,59 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
         _same_again(make, workflow, action)
     here = _key(make, WORKFLOWS[0], ACTIONS[0])
     there = _elsewhere(carried)
-    if there is not None and there != here:
-        raise CheckFailed(
-            f"Here the key is {shown(here)}, in another process {shown(there)}. B is another process, and would call under "
-            "another key. (What one process remembers or is given, such as the seed of Python's hash(), another does not have.)"
-        )
+    for key in (there, _key(elsewhere(make), WORKFLOWS[0], ACTIONS[0])):
+        if key is not None and key != here:
+            raise CheckFailed(
+                f"Here the key is {shown(here)}, in another process {shown(key)}. B is another process, and would call under "
+                "another key. (What one process remembers, computes when its module is loaded, or is given, such as the seed of "
+                "Python's hash(), another does not have.)"
+            )
+    for when, seconds in LATER.items():
+        if (key := _key(elsewhere(make, seconds), WORKFLOWS[0], ACTIONS[0])) != here:
+            raise CheckFailed(
+                f"Now the key is {shown(here)}, {when} later {shown(key)}: it holds the clock. B asks later, and gets another key."
+            )
     with engine_aside(engine) as own:
         _called_twice_each(make, own)
-    return "Solved: four actions, each called twice, and the tool ledger has four effects."
+    pairs = _different(make, f"{here}")
+    return (
+        f"Solved: four actions, each called twice, and the tool ledger has four effects; {pairs:,} other pairs of names have "
+        "as many keys."
+    )
+
+
+def _different(make: Callable[[str, str], Any], here: str) -> int:
+    """How many pairs of names were tried, each of which has a key of its own, also when it is asked again. Raises CheckFailed."""
+    whose: dict[str, tuple[str, str]] = {}
+    pairs = dict.fromkeys(_pairs(here))
+    for pair in pairs:
+        key = _key(make, *pair)
+        if (other := whose.setdefault(key, pair)) != pair:
+            raise CheckFailed(
+                f"The key of action {pair[1]!r:.60} of workflow {pair[0]!r:.60} is {shown(key)}, and so is that of action "
+                f"{other[1]!r:.60} of workflow {other[0]!r:.60}: the tool would do one and take the other for a repeat. Ids and "
+                "actions may be any text."
+            )
+    for pair in reversed(pairs):
+        if whose.get(_key(make, *pair)) != pair:
+            raise CheckFailed(f"Asked again, action {pair[1]!r:.60} of workflow {pair[0]!r:.60} gets another key.")
+    return len(pairs)
+
+
+def _pairs(here: str) -> Iterator[tuple[str, str]]:
+    """Pairs of names that are easily taken for one another; `here` is a key, which shows what stands between its names."""
+    (workflow, *_), (action, *_) = WORKFLOWS, ACTIONS
+    around = re.split(f"{re.escape(workflow)}|{re.escape(action)}", here)
+    for mark in dict.fromkeys((*SEPARATORS, *(one for one in around if one))):
+        texts = ["".join(one) for n in (1, 2, 3) for one in product(("x", mark), repeat=n)]
+        yield from product(texts, texts)
+    plain = [f"{stem}{n}" for stem in ("r", "R", "request-", "é", "e\u0301") for n in (1, 2, 10, 11, "01", "1 ", " 1")]
+    yield from product(plain, plain)
+    for length in (20, 40, 100, 200):
+        yield from ((f"{'x' * length}{n}", f"{'y' * length}{m}") for n, m in product("12", "12"))
+    yield from (("1y", "z" * 20 + "q"), ("y" + "z" * 20, "q"), ("a:b", "c"), ("a", "b:c"))
+    yield from (("a%3Ab", "c"), ("a%253Ab", "c"), ("a", "b%3Ac"), ("a/b", "c"), ("a%2Fb", "c"))
+    yield from ((f"order-{n}", "pay") for n in range(2_000))
 
 
 def _called_twice_each(make: Callable[[str, str], Any], engine: Engine) -> None:
@@ -176,7 +224,8 @@ OUTLINE = Outline(
             key_for,
             "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
             "Two actions of one workflow need two keys. So do two workflows with the same action.",
-            "The engine's own key is the workflow's id, a colon, and the action's name.",
+            "Two texts side by side can be read in two ways: order-1 and 1-refund, or order-11 and -refund. So can two with a colon "
+            "between, if a colon may stand in a name. json.dumps([workflow_id, action]) can be read in one way only.",
         ),
     ),
 )
