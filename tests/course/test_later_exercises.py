@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import re
+import time
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -70,6 +73,13 @@ IN_ALL = "SELECT (SELECT count(*) FROM tool_ledger) - (SELECT count(*) FROM acti
 WITHOUT_A_KEY = """
     SELECT coalesce(sum(n - 1), 0) FROM (
         SELECT count(*) AS n FROM tool_ledger WHERE idempotency_key IS NULL GROUP BY workflow_id, action) AS each"""
+PLANNED = """
+    SELECT coalesce(sum({}), 0) FROM (
+        SELECT workflow_id, action, count(*) AS n, count(idempotency_key) - count(DISTINCT idempotency_key) AS r
+        FROM tool_ledger GROUP BY workflow_id, action) AS done
+    LEFT JOIN (
+        SELECT workflow_id, action, count(*) AS m FROM action_intents WHERE status {} 'REFUSED' GROUP BY workflow_id, action
+    ) AS plans USING (workflow_id, action)"""
 EACH = "FROM (SELECT count(*) AS n FROM tool_ledger GROUP BY workflow_id, action) AS each"
 
 
@@ -91,7 +101,9 @@ def test_duplicates_are_counted_by_the_solution_and_the_laboratory_is_left_alone
 
 
 def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06: Callable[..., str]) -> None:
-    assert judged(judge_06, number(f"SELECT coalesce(sum(n - 1), 0) {EACH}"), engine).startswith("Solved")
+    assert judged(
+        judge_06, number(PLANNED.format("greatest(n - greatest(1, coalesce(m, 1)), r)", "<>")), engine
+    ).startswith("Solved")
 
 
 @pytest.mark.parametrize(
@@ -130,9 +142,18 @@ def test_the_sum_of_postgresql_counts_as_a_whole_number(engine: Engine, judge_06
             number("SELECT count(*) - count(DISTINCT action) FROM tool_ledger"),
             "The rows are of request-1 and of request-2.",
         ),
+        (number(WITHOUT_A_KEY), "three effects of two planned e-mails. Your function returns 2, and 1 is right."),
         (
-            number(WITHOUT_A_KEY),
-            "under two keys. Your function returns 0, and 1 is right. Both rows are of request-1 and resolve-account",
+            number(f"SELECT coalesce(sum(n - 1), 0) {EACH}"),
+            "one for each of two planned e-mails. Your function returns 1",
+        ),
+        (
+            number(PLANNED.format("greatest(0, n - coalesce(m, 1))", "<>")),
+            "two effects under one key, and another e-mail that is planned and not yet sent. Your function returns 0",
+        ),
+        (
+            number(PLANNED.format("greatest(n - greatest(1, coalesce(m, 1)), r)", "IS DISTINCT FROM 'X' OR status <>")),
+            "those that the tool refused are not counted among the plans",
         ),
         (lambda engine: engine.reliability_metrics()["duplicate_business_effects"], "that is the query to be written"),
     ],
@@ -171,6 +192,23 @@ def no_catch(run: Any, item: str) -> Any:
     run.side_effect("ship", key="ship", arguments=item)
 
 
+def all_in_one(run: Any, item: str) -> Any:
+    try:
+        run.side_effect("charge", key="charge", arguments=item)
+        return run.side_effect("ship", key="ship", arguments=item)
+    except StepFailed:
+        return run.side_effect("refund", key="refund", arguments=item)
+
+
+def ships_anyway(run: Any, item: str) -> Any:
+    with contextlib.suppress(StepFailed):
+        run.side_effect("charge", key="charge", arguments=item)
+    try:
+        return run.side_effect("ship", key="ship", arguments=item)
+    except StepFailed:
+        return run.side_effect("refund", key="refund", arguments=item)
+
+
 def pays_twice(run: Any, item: str) -> Any:
     run.side_effect("charge", key="charge-2", arguments=item)
     return shop(run, item)
@@ -185,7 +223,7 @@ def waits(run: Any, item: str) -> Any:
     run.wait_for_event("paid", "paid")
 
 
-COUNTER = itertools.count()
+COUNTER, STARTED = itertools.count(), uuid.uuid4().hex
 
 
 @pytest.mark.parametrize(
@@ -209,6 +247,13 @@ COUNTER = itertools.count()
             "Keys must be the same in every run",
         ),
         (lambda run, item: shop(run, item, keys=lambda a: "order"), "your workflow failed: ActionMismatch"),
+        (
+            lambda run, item: shop(run, item, keys=lambda a: f"{a}-{time.strftime('%H')}"),
+            "Keys must be the same in every run",
+        ),
+        (lambda run, item: shop(run, item, keys=lambda a: f"{a}-{STARTED}"), "Keys must be the same in every run"),
+        (all_in_one, "When charging is refused, the world holds refund, and it should hold nothing."),
+        (ships_anyway, "When charging is refused, the world holds ship, and it should hold nothing."),
         (pays_twice, "When all goes well, there are 2 effects of charge: it was asked for under more than one key."),
         (only_charges, "When all goes well, nothing was shipped. The shop was only asked to charge."),
         (lambda run, item: item, "Nothing was asked of the shop."),
@@ -249,6 +294,10 @@ def with_(**changes: Policy) -> Callable[[], Any]:
         ),
         (with_(video=Policy()), "video: a lease of 30 s ends while the step"),
         (with_(video=Policy(lease_seconds=700)), "may be a third old when the step begins, and 466.667 s are left"),
+        (
+            with_(video=Policy(lease_seconds=100_000)),
+            "noticed up to 100001 s later, and an hour, 3600 s, is the limit.",
+        ),
         (with_(rates=Policy()), "rates: the last of 4 tries comes 1.4 s after the first"),
         (with_(rates=Policy(max_attempts=40, first_delay=1, max_delay=3600)), "86400 s later nobody needs the answer."),
         (lambda: {"chat": Policy()}, "a Policy for each of chat, video, rates. Yours has none for video, rates."),

@@ -19,9 +19,23 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
-DATA = (str, int, float, bytes, tuple, list, dict, set, frozenset, uuid.UUID, datetime.date, random.Random, itertools.count)
+DATA = (
+    str,
+    int,
+    float,
+    bytes,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    uuid.UUID,
+    datetime.date,
+    random.Random,
+    itertools.count,
+)
 _NAMES = {
     "os": ("getpid", "getppid"), "socket": ("gethostname", "getfqdn"), "platform": ("node",), "getpass": ("getuser",),
     "threading": ("get_ident", "get_native_id"),
@@ -41,10 +55,10 @@ def elsewhere(function: Callable[..., Any], later: float = 0.0) -> Callable[...,
     mine = next((name for name, value in here.items() if value is function), plain.__name__)
     for name in (*used, mine):
         _define(name, defined, around, here)
-    again = around.get(mine)
+    again: Any = around.get(mine)
     code = getattr(inspect.unwrap(again) if callable(again) else None, "__code__", None)
-    if callable(again) and again is not function and code and code.co_code == plain.__code__.co_code:
-        return again
+    if again is not function and code and code.co_code == plain.__code__.co_code:
+        return cast("Callable[..., Any]", again)
     cells = tuple(CellType(_remade(cell.cell_contents)) for cell in plain.__closure__ or ())
     defaults = tuple(map(_remade, plain.__defaults__ or ()))
     return FunctionType(plain.__code__, around, plain.__name__, defaults, cells)
@@ -65,7 +79,7 @@ def _remade(value: Any) -> Any:
 def _define(name: str, defined: dict[str, ast.stmt], around: dict[str, Any], before: Mapping[str, Any]) -> None:
     """Runs the statement that defines this name again, after those that it needs; only data, functions and classes."""
     statement, value = defined.pop(name, None), before.get(name)
-    if statement is None or not isinstance(value, (*DATA, type)) and not callable(value):
+    if statement is None or not (isinstance(value, DATA) or callable(value)):
         return
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
@@ -91,7 +105,9 @@ def _bound(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Assign | ast.AnnAssign):
-        return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        return [
+            node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
     return []
 
 
@@ -113,9 +129,13 @@ def _clocks(later: float) -> dict[int, tuple[Any, Any]]:
 
     def moved(kind: Any) -> Any:
         shown = datetime.timedelta(seconds=later)
-        at = {name: classmethod(lambda cls, *zone, name=name: getattr(kind, name)(*zone) + shown) for name in ("today",)}
+        at = {
+            name: classmethod(lambda cls, *zone, name=name: getattr(kind, name)(*zone) + shown) for name in ("today",)
+        }
         if kind is datetime.datetime:
-            at |= {n: classmethod(lambda cls, *zone, name=n: getattr(kind, name)(*zone) + shown) for n in ("now", "utcnow")}
+            at |= {
+                n: classmethod(lambda cls, *zone, name=n: getattr(kind, name)(*zone) + shown) for n in ("now", "utcnow")
+            }
         return type(kind.__name__, (kind,), at)
 
     pairs = [
@@ -140,12 +160,16 @@ def _moved(value: Any, later: float) -> Any:
     other = ModuleType(value.__name__)
     vars(other).update({name: clocks.get(id(one), (one, one))[1] for name, one in vars(value).items()})
     for name in _NAMES.get(value.__name__, ()):
-        vars(other)[name] = lambda real=getattr(value, name): _renamed(real())
+        vars(other)[name] = _renamed(getattr(value, name))
     return other
 
 
-def _renamed(told: Any) -> Any:
-    return told + 7919 if isinstance(told, int) else f"other-{told}"
+def _renamed(ask: Callable[[], Any]) -> Callable[[], Any]:
+    def other() -> Any:
+        told = ask()
+        return told + 7919 if isinstance(told, int) else f"other-{told}"
+
+    return other
 
 
 def _importing(later: float) -> Callable[..., Any]:

@@ -75,6 +75,11 @@ def _video(lease: float) -> None:
             "takes 600 s."
         )
 
+    if lease + POLL > HOUR:
+        raise CheckFailed(
+            f"video: a lease of {lease:g} s. A death is noticed up to {lease + POLL:g} s later, and an hour, 3600 s, is the limit."
+        )
+
 
 def _rates(policy: Policy) -> None:
     """All the waiting lasts longer than the outage and less than a day, whatever jitter delay() adds. Raises CheckFailed."""
@@ -130,7 +135,8 @@ OUTLINE = Outline(
     exercises=(
         exercise_of(
             settings,
-            "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left.",
+            "chat and video need only lease_seconds. A lease is renewed when a third has passed, so two thirds are left. "
+            "How long a death may go unnoticed is bounded for both.",
             "rates waits max_attempts - 1 times: first_delay, then twice that, and so on, each at most max_delay.",
             "With first_delay=1 and max_delay=3600, twelve waits are 1 + 2 + 4 + ... + 2048 = 4095 seconds.",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
@@ -11,7 +12,7 @@ from ....agents import WORKFLOWS
 from ....engine import Engine
 from ....errors import AgentFlowError
 from ....model import ToolCall
-from ...notebook.tables import shown
+from ...notebook.tables import query, shown
 from ...schedule.stepper import Stepper
 from ..checks import CheckFailed
 from ..judging import a_kind, answer_of, engine_aside, is_number
@@ -22,6 +23,12 @@ def two_actions(run: Any, request: str) -> None:
     """Two planned actions in one workflow, so two effects are right."""
     run.side_effect("unlock-account", key="unlock-account", arguments=request)
     run.side_effect("write-letter", key="write-letter", arguments=request)
+
+
+def two_mails(run: Any, request: str) -> None:
+    """The same action planned twice in one workflow, so two effects are right."""
+    run.side_effect("mail", key="m1", arguments=request)
+    run.side_effect("mail", key="m2", arguments=request)
 
 
 ONE = "A*5 A! expire B*"
@@ -39,8 +46,23 @@ HISTORIES = (
      "Two plans and two rows; but both rows are of request-1, and request-2 has none."),
     ("without=idempotency_key A*5 A! expire B*2 B! expire C*", "three effects of one planned action", 2,
      "All three rows are of request-1 and resolve-account: one was planned, and two are beyond it."),
+    ("workflow=two_mails A*", "two effects, one for each of two planned e-mails", 0,
+     "Both rows are of request-1 and mail, and action_intents has two plans of it."),
+    ("workflow=two_mails without=idempotency_key A*3 A! expire B*", "three effects of two planned e-mails", 1,
+     "All three rows are of request-1 and mail, and action_intents has two plans of it."),
+    ("workflow=two_mails A*3 A! forget expire B*4",
+     "two effects under one key, and another e-mail that is planned and not yet sent", 1,
+     "Two plans and two rows; but both rows have the key of the first plan, and the second has none."),
 )  # fmt: skip
 """Schedule, what the world then holds, how many duplicates that is, and what a wrong number overlooks."""
+
+SEEDS = 25
+HELD = """
+    SELECT format('%s effects of %s of %s, planned %s times', effects, action, workflow_id, coalesce(planned, 0)) AS told
+    FROM (SELECT workflow_id, action, count(*) AS effects FROM tool_ledger GROUP BY workflow_id, action) AS done
+    LEFT JOIN (SELECT workflow_id, action, count(*) AS planned FROM action_intents WHERE status <> 'REFUSED'
+               GROUP BY workflow_id, action) AS plans USING (workflow_id, action)
+    ORDER BY workflow_id, action"""
 
 
 class _WithoutFigures(Engine):
@@ -61,7 +83,7 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
     """
     _number(count, engine, "for the laboratory of this notebook")  # an empty stub ends here
     with (
-        engine_aside(engine, workflows={**WORKFLOWS, "two_actions": two_actions}) as played,
+        engine_aside(engine, workflows={**WORKFLOWS, "two_actions": two_actions, "two_mails": two_mails}) as played,
         closing(_WithoutFigures(played.database)) as judges,
         Stepper(played) as stepper,
     ):
@@ -73,7 +95,34 @@ def duplicate_effects(count: Callable[[Engine], Any], engine: Engine) -> str:
         played.world(ToolCall("made-up", "resolve-account", None, "request-1"))
         _right(count, judges, "after `A*` and a call with a key of its own", "two effects of one action, under two keys", 1,
                "Both rows are of request-1 and resolve-account, under unlike keys.")  # fmt: skip
+    with engine_aside(engine) as played, closing(_WithoutFigures(played.database)) as judges:
+        for seed in range(SEEDS):
+            holds = _by_chance(played, random.Random(seed))
+            right = played.reliability_metrics()["duplicate_business_effects"]
+            hint = "A planned action may leave one effect; those that the tool refused are not counted among the plans."
+            _right(count, judges, "in a history made by chance", holds, right, hint)
     return "Solved: your function finds an effect too many, whatever its key."
+
+
+def _by_chance(engine: Engine, chance: random.Random) -> str:
+    """Workflows with planned, refused, repeated and doubled actions; what the world then holds, in words."""
+    engine.reset_database()
+    for n in range(chance.randint(1, 3)):
+        engine.create_workflow("made up", workflow_id=f"request-{n}")
+        claim = engine.claim_workflow("A")
+        assert claim is not None
+        for k in range(chance.randint(0, 3)):
+            intent = engine.create_action_intent(claim, f"k{k}", chance.choice(("mail", "pay")))
+            if chance.random() < 0.2:
+                claim = engine.acknowledge_action(claim, None, intent.key, error={"type": "ToolRefused"})
+                continue
+            for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+                key = chance.choice((intent.idempotency_key, intent.idempotency_key, None, f"made up {n}{k}"))
+                engine.world(ToolCall(key, intent.action, None, claim.workflow_id))
+                if chance.random() < 0.3:
+                    engine.world.forget_keys()
+    effects = query(engine, HELD)
+    return ", ".join(row["told"] for row in effects) or "nothing"
 
 
 def _right(count: Callable[[Engine], Any], engine: Engine, where: str, holds: str, right: int, hint: str) -> None:
@@ -132,9 +181,12 @@ OUTLINE = Outline(
     exercises=(
         exercise_of(
             duplicate_effects,
-            "One planned action may leave one effect. Which columns of tool_ledger say whose effect it is, and of what?",
-            "GROUP BY workflow_id, action counts the effects of each action. Everything above one is too many.",
-            "Sum it up in SQL: SELECT coalesce(sum(effects - 1), 0) FROM (SELECT count(*) AS effects ...) AS each.",
+            "One planned action may leave one effect. tool_ledger says whose effect it is and of what, action_intents what was "
+            "planned; one whose status is REFUSED may leave none.",
+            "GROUP BY workflow_id, action counts both the effects and the plans. LEFT JOIN them: effects above plans are too "
+            "many, and where nothing was planned, above one.",
+            "One plan more does not excuse two effects under one key: count(idempotency_key) - count(DISTINCT idempotency_key) "
+            "counts those. For each action the greater of the two is too many; sum it up with coalesce(sum(...), 0).",
         ),
     ),
 )

@@ -52,7 +52,8 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
     for when, seconds in LATER.items():
         if (key := _key(elsewhere(make, seconds), WORKFLOWS[0], ACTIONS[0])) != here:
             raise CheckFailed(
-                f"Now the key is {shown(here)}, {when} later {shown(key)}: it holds the clock. B asks later, and gets another key."
+                f"Now the key is {shown(here)}, {when} later {shown(key)}: it holds the clock. B asks later, and gets another "
+                "key."
             )
     with engine_aside(engine) as own:
         _called_twice_each(make, own)
@@ -224,8 +225,8 @@ OUTLINE = Outline(
             key_for,
             "B, which calls again, knows what A knew when it began: the workflow's id, and which action it is. Nothing else.",
             "Two actions of one workflow need two keys. So do two workflows with the same action.",
-            "Two texts side by side can be read in two ways: order-1 and 1-refund, or order-11 and -refund. So can two with a colon "
-            "between, if a colon may stand in a name. json.dumps([workflow_id, action]) can be read in one way only.",
+            "Two texts side by side can be read in two ways: order-1 and 1-refund, or order-11 and -refund. So can two with a "
+            "colon between, if a colon may stand in a name. json.dumps([workflow_id, action]) can be read in one way only.",
         ),
     ),
 )

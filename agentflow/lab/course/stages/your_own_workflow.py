@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, get_args
 
 from ....engine import Engine
-from ....errors import CrashInjected
+from ....errors import AlreadyFinished, CrashInjected
+from ....model import Edge, ToolCall
+from ....tools import ToolFault
 from ...crashes.crash_at import CrashAt, by_exception
 from ...history.entries import Row
 from ...notebook.tables import query
 from ..checks import CheckFailed
+from ..elsewhere import elsewhere
 from ..judging import engine_aside
 from ..outline import RIGHT, Outline, Question, exercise_of
 
-ITEM = "a lamp"
 PAID, BACK = ("charge", "ship"), ("charge", "refund")
+CASES = {
+    (): PAID, ("ship",): BACK, ("charge",): (), ("charge", "ship"): (), ("ship", "refund"): ("charge",),
+}  # fmt: skip
+"""What the shop refuses, and what it has then done in the end."""
+GERUND = {"charge": "charging", "ship": "shipping", "refund": "refunding"}
+OVERLOOKED: dict[tuple[str, ...], str] = {
+    PAID: "A customer who has the lamp gets no refund: where does your function go on after the shipping?",
+    BACK: "A customer who was charged and got nothing gets a refund.",
+    (): "A customer who was never charged gets neither the lamp nor a refund: which refusal does your function catch?",
+    ("charge",): "The refund was refused, so nothing else can be done; an operator must see that.",
+}
+HOUR = 3_607.0  # seconds, so that minutes and seconds differ too
 
 
 def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
@@ -23,34 +39,58 @@ def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
 
     It runs in another schema on the server of `engine`. Raises CheckFailed.
     """
+    later = elsewhere(workflow, HOUR)
     with engine_aside(engine, workflows={"order": workflow}) as shop:
-        for refused, wanted in ((False, PAID), (True, BACK)):
-            shop.world.fault = lambda call, no=refused: "refuse" if no and call.action == "ship" else None
-            for crash in range(4):
-                _judge_one(shop, f"{'refused' if refused else 'shipped'}-{crash}", crash, wanted)
+        for refused in CASES:
+            _judge_one(shop, refused, None, (workflow, later))
+            for edge, nth in product(get_args(Edge), (1, 2, 3)):
+                _judge_one(shop, refused, CrashAt("tool", edge, nth=nth), (workflow, later))
+            for action in CASES[refused]:
+                _judge_one(shop, refused, action, (workflow, later))
     return "Solved: the customer has the lamp or the money back, wherever a worker dies."
 
 
-def _judge_one(shop: Engine, workflow_id: str, crash: int, wanted: tuple[str, ...]) -> None:
-    """One run, whose worker dies right after the tool call of this number (0: after none). Raises CheckFailed."""
-    shop.create_workflow(ITEM, name="order", workflow_id=workflow_id)
-    if crash:
-        try:
-            shop.with_hook(by_exception(shop, CrashAt("tool", "after", nth=crash))).run_once("A")
-        except CrashInjected:
+def _judge_one(
+    shop: Engine, refused: Sequence[str], fault: CrashAt | str | None, functions: Sequence[Callable[..., Any]]
+) -> None:
+    """One order; its worker dies there, or the reply to this action is lost, and an hour later others finish it.
+
+    Raises CheckFailed.
+    """
+    case, lost = " and ".join(f"{GERUND[one]} is refused" for one in refused) or "all goes well", {fault}
+    place = f"{fault.edge}-{fault.nth}" if isinstance(fault, CrashAt) else str(fault)
+    workflow_id = "-".join(("order", *refused, place))
+
+    def answers(call: ToolCall) -> ToolFault | None:
+        if call.action in lost:
+            lost.discard(call.action)
+            return "lose_reply"
+        return "refuse" if call.action in refused else None
+
+    shop.world.fault, shop.workflows["order"] = answers, functions[0]
+    shop.create_workflow(f"a lamp, {workflow_id}", name="order", workflow_id=workflow_id)
+    if isinstance(fault, str):
+        case += f", and the reply to {fault} is lost"
+    elif fault:
+        case += f", and a worker dies right {fault.edge} tool call {fault.nth}"
+        with contextlib.suppress(CrashInjected):
+            shop.with_hook(by_exception(shop, fault)).run_once("A")
+    for function in (functions[-1] if isinstance(fault, CrashAt) else functions[0], functions[-1]):
+        shop.workflows["order"] = function
+        with contextlib.suppress(AlreadyFinished):
             shop.expire_lease(workflow_id)
-    shop.run_once("B")
-    case = "shipping is refused" if wanted == BACK else "all goes well"
-    case += f", and a worker dies right after tool call {crash}" if crash else ""
-    _ended_well(shop.get_workflow(workflow_id) or {}, case)
-    _left_in_the_world(shop, workflow_id, case, wanted)
+        shop.run_once("B")
+    _ended_well(shop.get_workflow(workflow_id) or {}, case, refused)
+    _left_in_the_world(shop, workflow_id, case, refused)
 
 
-def _ended_well(row: Row, case: str) -> None:
+def _ended_well(row: Row, case: str, refused: Sequence[str]) -> None:
     error = row.get("error") or {}
     if error.get("type") == "NotImplementedError":
         raise NotImplementedError
     if error.get("type") == "StepFailed":
+        if "charge" in refused or "refund" in refused:
+            return
         raise CheckFailed(
             f"When {case}, your workflow failed: the refusal is raised as StepFailed, and nothing caught it. The customer has "
             "paid for nothing. Look at the line that asks for the shipping: what happens after it raises?"
@@ -66,7 +106,8 @@ def _ended_well(row: Row, case: str) -> None:
         raise CheckFailed(f"When {case}, your workflow is left {row['status']}. It must reach its end without help.")
 
 
-def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[str, ...]) -> None:
+def _left_in_the_world(shop: Engine, workflow_id: str, case: str, refused: Sequence[str]) -> None:
+    wanted = CASES[tuple(refused)]
     sql = "SELECT action, outcome FROM tool_attempts WHERE workflow_id = :id ORDER BY attempt_id"
     tried = query(shop, sql, id=workflow_id)
     effects = [row["action"] for row in tried if row["outcome"] == "effect"]
@@ -77,7 +118,7 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
         )
     if strange := sorted(set(asked) - {"charge", "ship", "refund"}):
         raise CheckFailed(f"The shop knows charge, ship and refund, and was asked for {strange[0]!r}.")
-    if "ship" not in asked:
+    if "ship" not in asked and wanted:
         raise CheckFailed(
             f"When {case}, nothing was shipped. The shop was only asked to {', '.join(dict.fromkeys(asked))}."
         )
@@ -92,12 +133,8 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, wanted: tuple[
         )
     if tuple(effects) != wanted:
         raise CheckFailed(
-            f"When {case}, the world holds {', '.join(effects)}, and it should hold {', '.join(wanted)}. "
-            + (
-                "A customer who has the lamp gets no refund: where does your function go on after the shipping?"
-                if wanted == PAID
-                else "A customer who was charged and got nothing gets a refund."
-            )
+            f"When {case}, the world holds {', '.join(effects) or 'nothing'}, and it should hold "
+            f"{', '.join(wanted) or 'nothing'}. {OVERLOOKED[wanted]}"
         )
 
 
@@ -129,7 +166,7 @@ OUTLINE = Outline(
             order,
             'Three actions, each with its own key: run.side_effect("charge", key="charge", arguments=item), and so on.',
             "A refused action raises StepFailed. That refusal is recorded, and a replay raises it again.",
-            'try: return run.side_effect("ship", key="ship", arguments=item), and in `except StepFailed:` the refund.',
+            "Put the shipping alone into the `try`, and the refund into `except StepFailed:`. What if the charge is refused?",
         ),
     ),
 )
