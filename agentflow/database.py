@@ -329,5 +329,5 @@ def _log(rows: list[DictRow], boundary: Boundary) -> None:
                 worker_id=boundary.worker,
                 fence_token=boundary.token if row["outcome"] == "refused" else row.get("fence_token", boundary.token),
                 recovered=row["held_by"] is not None if "held_by" in row else None,
-                refused_by=row.get("refused_by") or None,
+                guards=row.get("guards") or None,
             )

@@ -167,14 +167,14 @@ class BadFrame(AgentFlowError, ValueError):
 class LostLease(BaseException):
     """This claim no longer has authority; nothing was changed. Stop working on the workflow.
 
-    `refused_by` names the guards that failed, as the statement told them; `transactions/claimed` puts them into `reason`.
+    `guards` are the names of those that failed, as the statement told them; `transactions/claimed` puts them into `reason`.
     """
 
-    def __init__(self, workflow: str, transaction: str, reason: str, refused_by: tuple[str, ...] = ()) -> None:
+    def __init__(self, workflow: str, transaction: str, reason: str, guards: tuple[str, ...] = ()) -> None:
         super().__init__(
             f"Workflow {workflow!r}: {transaction} was refused because {reason}. Nothing was changed; stop working on it."
         )
-        self.workflow, self.transaction, self.reason, self.refused_by = workflow, transaction, reason, refused_by
+        self.workflow, self.transaction, self.reason, self.guards = workflow, transaction, reason, guards
 
 
 class Suspend(BaseException):

@@ -107,7 +107,7 @@ class Worker:
             with self.renewals.hold(claim):
                 return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
         except errors.LostLease as lost:
-            told = {"reason": lost.reason, "refused_by": lost.refused_by or None}
+            told = {"reason": lost.reason, "guards": lost.guards or None}
             log_event("lease_lost", workflow_id=claim.workflow_id, worker_id=self.identity, **told)
             return "lost"
 

@@ -77,7 +77,7 @@ refused AS (
               array_remove(ARRAY[
                   CASE WHEN status NOT IN ('ready', 'waiting') THEN 'status' END,
                   CASE WHEN events ? %(p_subject)s THEN 'event' END,
-                  NULL], NULL) AS refused_by,
+                  NULL], NULL) AS guards,
               (events ->> %(p_subject)s)::jsonb = %(p_payload)s::text::jsonb AS same
 ),
 entry AS (
@@ -88,16 +88,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, CASE WHEN same THEN 'event_repeated' ELSE 'event_refused' END, 'deliver',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'event_delivered' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by, same
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards, same
 FROM w
 UNION ALL
 SELECT 'refused', entries, CASE WHEN same THEN 'event_repeated' ELSE 'event_refused' END,
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by, same
+       id, entries, status, lease_owner, fence_token, checkpoints, guards, same
 FROM refused""",
 )  # fmt: skip
 
@@ -130,7 +130,7 @@ refused AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               array_remove(ARRAY[
                   CASE WHEN status NOT IN ('ready', 'waiting') THEN 'status' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -140,16 +140,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'cancel',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_cancelled' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -215,7 +215,7 @@ refused AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               array_remove(ARRAY[
                   CASE WHEN status <> 'failed' THEN 'status' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -225,15 +225,15 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'requeue',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_requeued' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip

@@ -47,7 +47,7 @@ refused AS (
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -57,17 +57,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'checkpoint',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'checkpoint_committed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -124,7 +124,7 @@ refused AS (
                         AND (workflow_id <> %(p_workflow)s
                              OR action <> %(p_action)s
                              OR arguments::jsonb <> %(p_arguments)s::text::jsonb)) THEN 'intent' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -134,17 +134,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'intent',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'action_intent_committed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -211,7 +211,7 @@ refused AS (
                       WHERE workflow_id = %(p_workflow)s
                         AND key = %(p_subject)s
                         AND status = 'PENDING') THEN 'intent' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -221,17 +221,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'acknowledge',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'action_acknowledged' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -287,7 +287,7 @@ refused AS (
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -297,18 +297,18 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'wait',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n,
        CASE WHEN arrived THEN 'event_received' ELSE 'workflow_waiting' END AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by, arrived, payload
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards, arrived, payload
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by, NULL::boolean, NULL::json
+       id, entries, status, lease_owner, fence_token, checkpoints, guards, NULL::boolean, NULL::json
 FROM refused""",
 )  # fmt: skip
 
@@ -351,7 +351,7 @@ refused AS (
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -361,17 +361,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'complete',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_completed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -410,7 +410,7 @@ refused AS (
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -420,15 +420,15 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'fail',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'workflow_failed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip

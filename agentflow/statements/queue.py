@@ -78,22 +78,22 @@ WITH w AS (
            array_remove(ARRAY[
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
     FROM agentflow.workflows
     WHERE id = %(p_workflow)s
 )
 -- One statement is one snapshot: the count and what is counted cannot disagree, unless somebody changed the rows.
-SELECT CASE refused_by WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, w.*,
+SELECT CASE guards WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, w.*,
        position, step_id AS subject, kind, value, error, waited_for,
        NULL AS action, NULL::json AS arguments, NULL AS idempotency_key
 FROM w
-LEFT JOIN agentflow.steps ON workflow_id = id AND refused_by = '{}'
+LEFT JOIN agentflow.steps ON workflow_id = id AND guards = '{}'
 UNION ALL
 SELECT 'committed', w.*,
        NULL, key, 'intent', NULL, NULL, NULL,
        action, arguments, idempotency_key
 FROM w
-JOIN agentflow.action_intents ON workflow_id = id AND refused_by = '{}'
+JOIN agentflow.action_intents ON workflow_id = id AND guards = '{}'
 ORDER BY position""",
 )  # fmt: skip
 
@@ -126,7 +126,7 @@ refused AS (
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -136,16 +136,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'renew',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'lease_renewed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -181,7 +181,7 @@ refused AS (
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -191,16 +191,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'release',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'lease_released' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -240,7 +240,7 @@ refused AS (
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -250,17 +250,17 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'postpone',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints,
                              'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'attempt_failed' AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip
 
@@ -292,7 +292,7 @@ refused AS (
               array_remove(ARRAY[
                   CASE WHEN status <> 'ready' THEN 'status' END,
                   CASE WHEN lease_owner IS NULL AND next_run_at <= clock_timestamp() THEN 'lease' END,
-                  NULL], NULL) AS refused_by
+                  NULL], NULL) AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -303,16 +303,16 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'expire',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('refused_by', refused_by, 'row_status', status, 'row_token', fence_token,
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n,
        CASE WHEN lease_owner IS NULL THEN 'backoff_ended_for_test' ELSE 'lease_expired_for_test' END AS event,
-       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, '{}'::text[] AS guards
 FROM w
 UNION ALL
 SELECT 'refused', entries, 'write_refused',
-       id, entries, status, lease_owner, fence_token, checkpoints, refused_by
+       id, entries, status, lease_owner, fence_token, checkpoints, guards
 FROM refused""",
 )  # fmt: skip

@@ -26,7 +26,7 @@ class Statement:
     lease. `advances`: it may record a checkpoint. `releases`: the entries after which the worker holds no lease.
     `decides`: the clauses by which its text settles the race; for most it is the fencing token in the guard.
 
-    The row that a refusal gives names the guards that failed, in `refused_by`. It names none if the refusal waited, to be
+    The row that a refusal gives names the guards that failed, in `guards`. It names none if the refusal waited, to be
     recorded, for the very change that makes the statement possible.
     """
 

@@ -68,7 +68,7 @@ class Transactions(UnclaimedTransactions):
         """
         params = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         rows, _ = self.database.transact(self._boundary("load", claim), params, self.hook)
-        if not rows or rows[0]["refused_by"]:
+        if not rows or rows[0]["guards"]:
             raise lost_lease("load", claim, rows[0] if rows else None)
         steps = [
             Checkpoint(row["position"], row["subject"], row["kind"], row["value"], row["error"], row["waited_for"])
@@ -227,7 +227,7 @@ class Transactions(UnclaimedTransactions):
             raise DuplicateStep(claim.workflow_id, claim.checkpoints + 1, step) from twice
         if row and (row["outcome"] == "committed" or (in_doubt and _was_mine(name, row, claim))):
             return row
-        if row and name == "intent" and row["refused_by"] == ["intent"]:
+        if row and name == "intent" and row["guards"] == ["intent"]:
             raise ActionMismatch(
                 f"Workflow {claim.workflow_id!r}, action key {subject!r} was planned with another action or other arguments. "
                 "Nothing was changed; give each planned action its own key."
@@ -265,5 +265,5 @@ def lost_lease(name: str, claim: Claim, row: DictRow | None) -> LostLease:
         "status": "its status must be ready",
         "intent": "no such action is pending",
     }
-    reason = ended + (", and ".join(met[guard] for guard in row["refused_by"]) or "the row changed twice meanwhile")
-    return LostLease(claim.workflow_id, name, reason, tuple(row["refused_by"]))
+    reason = ended + (", and ".join(met[guard] for guard in row["guards"]) or "the row changed twice meanwhile")
+    return LostLease(claim.workflow_id, name, reason, tuple(row["guards"]))

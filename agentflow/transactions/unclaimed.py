@@ -125,7 +125,7 @@ class UnclaimedTransactions:
         row = self._unclaimed("deliver", workflow_id, name, {"p_payload": text})
         if row["outcome"] == "refused" and not row["same"]:
             met = {"status": f"the workflow is {row['status']}", "event": "another payload came first and stays"}
-            why = ", and ".join(met[guard] for guard in row["refused_by"])
+            why = ", and ".join(met[guard] for guard in row["guards"])
             raise EventRefused(
                 f"Workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
             )
@@ -177,7 +177,7 @@ class UnclaimedTransactions:
         and it is issued once more.
         """
         rows, in_doubt = self.database.transact(boundary, params, self.hook)
-        if rows and rows[0]["outcome"] == "refused" and not rows[0]["refused_by"]:
+        if rows and rows[0]["outcome"] == "refused" and not rows[0]["guards"]:
             rows, again = self.database.transact(boundary, params, self.hook)
             in_doubt = in_doubt or again
         return (rows[0] if rows else None), in_doubt

@@ -129,7 +129,7 @@ def test_a_refusal_that_did_not_happen_or_came_under_another_token_is_named(engi
         with pytest.raises(AssertionError, match="request-1 has no entry write_refused"):
             checks.refused(engine, "request-1", token=1)
         stepper.play("A*2 A|| expire B* A> A")
-    said = "a write under token 1 was refused: the row holds token 2"
+    said = "a write under token 1 was refused by token, owner, lease and checkpoints: the row holds token 2"
     assert checks.refused(engine, "request-1", token=1) == said
     with pytest.raises(AssertionError, match="history, row 'request-1/13', column fence_token: found 1, expected 2"):
         checks.refused(engine, "request-1", token=2)

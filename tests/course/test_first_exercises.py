@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -88,6 +89,21 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
             lambda _e, w: 1 if w == "request-1" else 2 if w.startswith("doubled") else 0,
             "returns 0 for a workflow whose effect was doubled on purpose, and tool_ledger has 2 rows for it",
         ),
+        (
+            lambda e, w: query(
+                e,
+                "SELECT count(DISTINCT coalesce(idempotency_key, effect_id::text)) AS n FROM tool_ledger "
+                "WHERE workflow_id LIKE :id || '%'",
+                id=w,
+            )[0]["n"],
+            "for a workflow with several actions and calls, and tool_ledger has 1 row for it|does not exist",
+        ),
+        (
+            lambda e, w: min(
+                2, query(e, "SELECT count(*) AS n FROM tool_ledger WHERE workflow_id = :id", id=w)[0]["n"]
+            ),
+            "returns 2 for a workflow with several actions and calls, and tool_ledger has 3 rows for it",
+        ),
         (lambda _e, _w: sys.exit(), "raised SystemExit for request-1, at `.*`.$"),
         (lambda _e, _w: None, "does it end with `return`"),
         (
@@ -113,7 +129,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
 def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_not() -> None:
     judge = stages.outline("01-retry-or-checkpoint").exercise("help_desk").judge
     assert judged(judge, retry_or_checkpoint.help_desk).startswith("Solved")
-    made_up = iter(range(100))
+    made_up = iter(range(10_000))
 
     def outside_a_step(run: Any, _request: str) -> int:
         ticket = next(made_up)
@@ -138,6 +154,19 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
         run.side_effect("send-ticket", key="send-ticket", arguments=run.run_id)
         return run.run_id
 
+    tickets: dict[str, int] = {}
+
+    def remembers(run: Any, _request: str) -> int:
+        run.step("ticket", lambda: "written down")
+        ticket = tickets.setdefault(run.run_id, next(made_up))
+        run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+        return ticket
+
+    def by_the_hour(run: Any, _request: str) -> str:
+        ticket = f"{run.step('ticket', lambda: next(made_up))} at {time.strftime('%H')}"
+        run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+        return ticket
+
     def under_another_key(run: Any, _request: str) -> Any:
         ticket = run.step("ticket", lambda: next(made_up))
         run.side_effect("send-ticket", key=str(random.random()), arguments=ticket)
@@ -158,6 +187,13 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
             r"run\.step\(\) takes a function, which it calls itself: put `lambda:`",
         ),
         (by_name, "The ticket run-1 is the same after the crash, and no checkpoint holds it: it was not made up"),
+        (
+            lambda run, _: (made_in_a_step(run, sends=False), by_name(run, _))[1],
+            "The ticket run-1 is the same after the crash, and no checkpoint holds it",
+        ),
+        (remembers, "the ticket was made up again"),
+        (by_the_hour, "saw .*, and after the crash .*: the ticket was made up again"),
+        (lambda run, _: made_in_a_step(run, of=lambda: random.randrange(100)), "Another request got the same ticket"),
         (empty, "its arguments are None: the customer reads no ticket"),
         (lambda run, _: made_in_a_step(run, sends=False), "No message was sent. Your function returned without a call"),
         (
@@ -216,6 +252,11 @@ def test_the_solution_of_durable_checkpoints_is_accepted_and_wrong_schedules_are
             "entry 3: the worker was killed before checkpoint classify. That is too early: no entry before",
         ),
         ("A*", "No worker is killed in your schedule: its history has 8 entries, and no kill"),
+        (
+            "A*3 expire B* A!",
+            "the worker was killed before intent resolve-account. That is too late: an entry before it commits",
+        ),
+        ("A*3 expire B B! expire C*", "It was B, and the checkpoint of plan was committed by A"),
         ("A*3 A! B*", "state PLANNED, and lease_owner is A, which is dead. Its lease has not ended"),
         ("A*3 A! expire", "state PLANNED, and lease_owner is still A: its lease has ended, and nobody has claimed"),
         ("A*3 A! expire B*2", "state ACTION_PENDING, and lease_owner is B, which took over and did not finish"),
@@ -258,6 +299,27 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
         (
             f"{row} AND {owner} AND {token}",
             "column lease_expires_at: A's lease ended a second ago, and your guard lets A",
+        ),
+        (
+            "id = 'request-1' AND lease_owner = 'A' AND fence_token = 1 AND " + runs,
+            "row 'request-10' with lease_owner B.7",
+        ),
+        (whole.replace("= :token", "<= :token"), "does not let|lets it write|lets a write under"),
+        (
+            whole.replace("= :token", ">= :token"),
+            "with lease_owner A, fence_token 0|lets a write under token 1|fence_token",
+        ),
+        (f"{row} AND lease_owner ILIKE :worker AND {token} AND {runs}", "with lease_owner a, fence_token 1"),
+        (f"{row} AND rtrim(lease_owner) = :worker AND {token} AND {runs}", "with lease_owner A , fence_token 1"),
+        (f"{whole} AND checkpoints = 0", "and your guard does not let it write"),
+        (
+            f"{whole} AND lease_expires_at > clock_timestamp() + interval '1 minute'",
+            "2 seconds left.*does not let it write",
+        ),
+        (f"{whole} OR ({row} AND {owner} AND fence_token = 0 + :token + 1)", "fence_token: it is 2"),
+        (
+            f"{row} AND {owner} AND {token} AND lease_expires_at > clock_timestamp() - interval '0.5 s'",
+            "the lease ended while the write waited",
         ),
         (whole.replace("clock_timestamp", "now"), "like now.., is that at which the statement or its transaction"),
         (

@@ -79,13 +79,13 @@ def test_each_history_entry_is_one_log_line_and_says_the_same(engine: Engine, li
                 "subject",
                 "worker_id",
                 "fence_token",
-                "refused_by",
+                "guards",
             )
         )
         for line in lines
         if "n" in line
     ]
-    columns = "workflow_id, n, event, transaction, subject, worker, fence_token, detail -> 'refused_by' AS refused_by"
+    columns = "workflow_id, n, event, transaction, subject, worker, fence_token, detail -> 'guards' AS guards"
     stored = [tuple(row.values()) for row in rows(engine, f"SELECT {columns} FROM {{s}}.history")]
     assert sorted(map(str, logged)) == sorted(map(str, stored))
     assert {entry[2] for entry in stored if entry[7]} == {"write_refused", "event_refused", "event_repeated"}

@@ -100,9 +100,9 @@ WRONG: dict[str, tuple[str, Callable[[Engine, Claim], Claim]]] = {
 GUARDS = [(name, guard) for name in GUARDED for guard in WRONG if name in COUNTED or guard != "checkpoints"]
 
 
-def refused_by(engine: Engine, this: Call, claim: Claim) -> list[str]:
+def failed_guards(engine: Engine, this: Call, claim: Claim) -> list[str]:
     """The guards that the answer of a refused statement names; test_log compares the entry and the log line with it."""
-    named: list[str] = trial(engine.database, claim.workflow_id, this).answers[0][0]["refused_by"]
+    named: list[str] = trial(engine.database, claim.workflow_id, this).answers[0][0]["guards"]
     return named
 
 
@@ -113,7 +113,7 @@ def test_each_guard_alone_refuses_and_a_statement_without_it_is_caught(engine: E
     assert not refused_cleanly(engine, call(engine, name, good), good)
     claim = spoil(engine, good)
     real = call(engine, name, claim)
-    assert refused_cleanly(engine, real, claim) and refused_by(engine, real, claim) == [guard]
+    assert refused_cleanly(engine, real, claim) and failed_guards(engine, real, claim) == [guard]
     assert not refused_cleanly(engine, real.but(condition, ""), claim)
 
 
@@ -123,10 +123,10 @@ def test_a_refusal_names_all_the_guards_that_failed_and_the_error_what_each_met(
     for _, spoil in WRONG.values():
         claim = spoil(engine, claim)
     all_of_them = [guard for statement, guard in GUARDS if statement == name]
-    assert [one for one in refused_by(engine, call(engine, name, claim), claim) if one != "intent"] == all_of_them
+    assert [one for one in failed_guards(engine, call(engine, name, claim), claim) if one != "intent"] == all_of_them
     with pytest.raises(LostLease) as lost:
         GUARDED[name](engine, claim)
-    assert [guard for guard in lost.value.refused_by if guard != "intent"] == all_of_them
+    assert [guard for guard in lost.value.guards if guard != "intent"] == all_of_them
     met = [
         "the row's token is 1, not 7",
         "its owner is A, not somebody",
@@ -147,16 +147,16 @@ def test_what_a_person_does_in_vain_is_refused_by_name(
     engine: Engine, name: str, state: str, guards: list[str]
 ) -> None:
     claim = held(engine, state)
-    assert refused_by(engine, call(engine, name, claim), claim) == guards
+    assert failed_guards(engine, call(engine, name, claim), claim) == guards
 
 
 def test_an_event_that_came_and_an_action_that_is_planned_otherwise_refuse_by_name(engine: Engine) -> None:
     claim = held(engine)
     other = asked(engine.database, lambda e: e.create_action_intent(claim, "pay", "pay", 6))
     done = asked(engine.database, lambda e: e.acknowledge_action(claim, None, "mail"))
-    assert refused_by(engine, other, claim) == refused_by(engine, done, claim) == ["intent"]
+    assert failed_guards(engine, other, claim) == failed_guards(engine, done, claim) == ["intent"]
     engine.deliver_event(claim.workflow_id, "go", 1)
-    assert refused_by(engine, call(engine, "deliver", claim), claim) == ["event"]
+    assert failed_guards(engine, call(engine, "deliver", claim), claim) == ["event"]
 
 
 def test_who_may_not_load_is_told_why_and_nothing_is_read(engine: Engine) -> None:
@@ -164,7 +164,7 @@ def test_who_may_not_load_is_told_why_and_nothing_is_read(engine: Engine) -> Non
     for spoilt, guards in ((replace(claim, fence_token=7), ("token",)), (replace(claim, worker_id="B"), ("owner",))):
         with pytest.raises(LostLease) as lost:
             engine.load(spoilt)
-        assert lost.value.refused_by == guards
+        assert lost.value.guards == guards
         (row,) = trial(
             engine.database, claim.workflow_id, asked(engine.database, lambda e, c=spoilt: e.load(c))
         ).answers[0]
@@ -699,7 +699,7 @@ def test_two_transactions_at_once_equal_one_after_the_other(engine: Engine, stat
 
 def refused_by_what_was(answer: list[dict[str, Any]]) -> bool:
     """Whether it was refused by the row as it was when the statement began, and not by the row that it shows."""
-    return bool(answer and answer[0].get("outcome") == "refused" and not answer[0]["refused_by"])
+    return bool(answer and answer[0].get("outcome") == "refused" and not answer[0]["guards"])
 
 
 @pytest.mark.parametrize(("first", "second", "state"), [

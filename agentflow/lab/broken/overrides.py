@@ -98,7 +98,7 @@ class ReadsFence(Engine):
     def _guarded(self, name: str, claim: Claim, subject: str | None, params: Any, detail: str | None = None) -> Any:
         who = {"p_workflow": claim.workflow_id, "p_worker": claim.worker_id, "p_token": claim.fence_token}
         mine, _ = self.database.transact(self._boundary("read_fence", claim, subject), who, self.hook)
-        if not mine or mine[0]["refused_by"]:
+        if not mine or mine[0]["guards"]:
             raise lost_lease(name, claim, mine[0] if mine else None)
         return super()._guarded(name, claim, subject, params, detail)
 
@@ -131,11 +131,11 @@ WITH w AS (
            array_remove(ARRAY[
                CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
-               CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END], NULL) AS refused_by
+               CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END], NULL) AS guards
     FROM agentflow.workflows
     WHERE id = %(p_workflow)s
 )
-SELECT CASE refused_by WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, *
+SELECT CASE guards WHEN '{}' THEN 'committed' ELSE 'refused' END AS outcome, *
 FROM w""",
 )
 

@@ -97,7 +97,7 @@ def refused(engine: Engine, workflow_id: str, *, token: int) -> str:
         raise wrong("history", place, "fence_token", found["fence_token"], token)
     if reached <= token:
         raise wrong("history", place, "row_token", reached, f"more than {token}", "Nobody had taken over yet.")
-    return f"a write under token {token} was refused{by(found['detail']['refused_by'])}: the row holds token {reached}"
+    return f"a write under token {token} was refused{by(found['detail']['guards'])}: the row holds token {reached}"
 
 
 def recorded(engine: Engine, workflow_id: str, *steps: str) -> str:

@@ -56,7 +56,7 @@ class Mark:
     @property
     def guards(self) -> tuple[str, ...]:
         """The guards that refused a write, by name; none in an entry of an older AgentFlow."""
-        return tuple(self.detail.get("refused_by") or ())
+        return tuple(self.detail.get("guards") or ())
 
     @property
     def doubled(self) -> bool:
@@ -156,7 +156,7 @@ def refusal(refused: Entry | Mark) -> str:
     ended = "" if status == "ready" else status
     # An older AgentFlow wrote what the row held, and no guard.
     first = (
-        *row.get("refused_by", ()),
+        *row.get("guards", ()),
         "token" if refused.token not in (None, row.get("row_token")) else ended or "refused",
     )[0]
     met = {

@@ -341,7 +341,7 @@ def test_a_wait_is_a_hollow_bar_before_its_workflow_and_names_the_neighbour() ->
 
 def test_a_refused_write_gets_the_one_box() -> None:
     claims = [entry("A", 1, "workflow_claimed", 1.0), entry("B", 1, "workflow_claimed", 2.0, token=2)]
-    met = {"refused_by": ["token", "owner"], "row_token": 2, "row_owner": "B", "row_status": "ready"}
+    met = {"guards": ["token", "owner"], "row_token": 2, "row_owner": "B", "row_status": "ready"}
     refused = Commit("A", "request-1", "write_refused", "checkpoint", "classify", 1, 3.0, met)
     looks = [Look("A", "request-1", 1, 0.5, 1.0), Look("B", "request-1", 2, 1.5, 2.0)]
     svg = draw_race(made([*claims, refused, refused], looks)).svg
@@ -350,7 +350,7 @@ def test_a_refused_write_gets_the_one_box() -> None:
     assert (
         svg.count(f"<title>{refusal.format('token and owner: the row holds token 2, B holds the lease')}</title>") == 2
     )
-    met = {"refused_by": ["lease"], "row_token": 1, "row_owner": "A", "row_status": "ready"}
+    met = {"guards": ["lease"], "row_token": 1, "row_owner": "A", "row_status": "ready"}
     late = draw_race(made([claims[0], replace(refused, detail=met)], looks[:1])).svg
     assert late.count(">lease ended<") == 1 and refusal.format("lease: the lease has ended") in late
 

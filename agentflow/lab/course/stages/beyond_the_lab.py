@@ -77,7 +77,7 @@ def _video(lease: float) -> None:
 
     if lease + POLL > HOUR:
         raise CheckFailed(
-            f"video: a lease of {lease:g} s. A death is noticed up to {lease + POLL:g} s later, and an hour, 3600 s, is the limit."
+            f"video: a lease of {lease:g} s. A death is noticed up to {lease + POLL:g} s later, and 3600 s is the limit."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....engine import Engine
@@ -28,16 +28,24 @@ def lose_a_worker(schedule: Callable[[], Any], engine: Engine) -> str:
         raise CheckFailed(
             f"No worker is killed in your schedule: its history has {len(run.history)} entries, and no kill."
         )
-    _in_the_right_place(killed[0]["n"], str(killed[0]["subject"]), run)
+    _in_the_right_place(killed[0], run)
     _finished(run)
     _computed_once(run)
     return "Solved: plan was computed once, by a worker that was dead when the plan was used."
 
 
-def _in_the_right_place(entry: int, place: str, run: Tried) -> None:
-    if place in PLACES:
-        return
+def _in_the_right_place(kill: Mapping[str, Any], run: Tried) -> None:
+    entry, place = kill["n"], str(kill["subject"])
     where = f"history, entry {entry}: the worker was killed {place}"
+    before = [(one["event"], one["subject"], one["worker"]) for one in run.history if one["n"] < entry]
+    planned = [who for event, subject, who in before if (event, subject) == ("checkpoint_committed", "plan")]
+    intended = any(event == "action_intent_committed" for event, *_ in before)
+    if place in PLACES and planned and not intended:
+        if kill["worker"] in planned:
+            return
+        raise CheckFailed(
+            f"{where}. It was {kill['worker']}, and the checkpoint of plan was committed by {planned[0]}."
+        )
     if place == "before checkpoint plan":
         times = run.computed.get("plan", 0)
         twice = f", so plan was computed {times} times" if times > 1 else ""

@@ -32,7 +32,14 @@ def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     mine = type("Mine", (Engine,), {"call_tool": reporting})(engine.database)
     try:
         found = explore(mine, crashes=1, expiries=1, lost_replies=0, time_limit=60, progress=False)
-        return _judged(found)
+        said = _judged(found)
+        calm = explore(mine, crashes=0, expiries=0, lost_replies=0, time_limit=60, progress=False)
+        if calm.findings:
+            harm = calm.findings[0]
+            raise CheckFailed(
+                f"Broken without any fault, too, by {harm.line}: {harm.sentence} The first test would catch that."
+            )
+        return said
     except AgentFlowError as error:
         _raise_first(errors)
         raise CheckFailed(str(error)) from None

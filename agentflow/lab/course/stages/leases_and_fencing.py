@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import psycopg
+from psycopg.rows import DictRow
 
-from ....database import Database, driver_sql
+from ....database import driver_sql
 from ....engine import Engine
 from ....statements import quoted
 from ..checks import CheckFailed
 from ..judging import engine_aside, text_of
 from ..outline import RIGHT, Outline, Question, exercise_of
 
+Session = psycopg.Connection[DictRow]
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
 MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
 
@@ -62,9 +65,13 @@ CASES = (
 def guard(where: Callable[[], Any], engine: Engine) -> str:
     """`where()` is the condition under which the holder, and nobody else, may write. Raises CheckFailed."""
     condition = _condition(where)
-    with engine_aside(engine) as own:
+    with engine_aside(engine) as own, own.database.session() as session:
+        session.execute(f"SET search_path TO {quoted(own.database.schema)}".encode())
+        session.commit()
         own.create_workflows(["mine", "another"], workflow_ids=["request-1", "request-2"])
-        _judge(own.database, condition)
+        _judge(session, condition)
+        own.create_workflows([None] * 3, workflow_ids=["request-10", "Request-1", "order_7"])
+        _on_every_row(session, condition)
     return "Solved: the holder may write, and nobody else: no namesake, no stranger, no worker whose lease has ended."
 
 
@@ -78,8 +85,8 @@ def _condition(where: Callable[[], Any]) -> str:
     return re.sub(r"^\s*where\b", "", found, flags=re.IGNORECASE)
 
 
-def _judge(database: Database, condition: str) -> None:
-    written = _written(database, MINE, condition)
+def _judge(session: Session, condition: str) -> None:
+    written = _written(session, MINE, condition)
     if written == ["request-1", "request-2"]:
         raise CheckFailed(
             "A owns request-1 and request-2, and your guard lets one write for request-1 change both rows."
@@ -90,8 +97,39 @@ def _judge(database: Database, condition: str) -> None:
             "write. Which of your conditions is not true for this row?"
         )
     for case in CASES:
-        if _written(database, case.sets, _late(condition) if case.slowly else condition):
+        if _written(session, case.sets, _late(condition) if case.slowly else condition):
             raise CheckFailed(case.says)
+
+
+def _on_every_row(session: Session, condition: str) -> None:
+    """For three writers, and every owner, token and lease that a row may have, the guard lets the holder write alone."""
+    for row, worker, token in (("request-1", "A", 1), ("request-10", "B.7", 12), ("order_7", "worker_1", 2**40)):
+        binds = {"id": row, "worker": worker, "token": token}
+        owners = (worker, worker.swapcase(), f"{worker} ", worker.replace("_", "x"), f"{worker}1", None)
+        leases = ("2 seconds", "1 hour", "300 days", "-1 millisecond", "-1 day", None)
+        for owner, held, lease in product(dict.fromkeys(owners), (token, token - 1, token + 1, 0), leases):
+            if (owner is None) != (lease is None) or (owner and not held):
+                continue  # a row has both or neither, and whoever claims it has a token
+            ends = f"clock_timestamp() + interval '{lease}'" if lease else "NULL"
+            sets = f"lease_owner = {_text(owner)}, fence_token = {held}, lease_expires_at = {ends}, state = 'S', checkpoints = 3"
+            mine = (owner, held) == (worker, token) and not str(lease).startswith("-")
+            if _written(session, sets, condition, binds) != [row] * mine:
+                lasts = (
+                    "no lease"
+                    if lease is None
+                    else f"a lease that ended {lease[1:]} ago"
+                    if "-" in lease
+                    else f"{lease} left"
+                )
+                raise CheckFailed(
+                    f"workflows, row {row!r} with lease_owner {owner}, fence_token {held} and {lasts}: {worker} comes with token "
+                    f"{token}, and your guard {'does not let it write' if mine else 'lets it write'}, or not to this row alone. "
+                    "Compare the columns with :id, :worker, :token and the clock, and with nothing else."
+                )
+
+
+def _text(value: str | None) -> str:
+    return "NULL" if value is None else f"'{value}'"
 
 
 def _late(condition: str) -> str:
@@ -100,14 +138,13 @@ def _late(condition: str) -> str:
     return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
 
 
-def _written(database: Database, sets: str, condition: str) -> list[str]:
-    """Which rows a write with this guard reaches, when both rows are set like that; everything is rolled back."""
+def _written(session: Session, sets: str, condition: str, binds: Mapping[str, Any] = BINDS) -> list[str]:
+    """Which rows a write with this guard reaches, when all rows are set like that; everything is rolled back."""
     try:
-        with database.session() as session, session.transaction(force_rollback=True):
-            session.execute(f"SET LOCAL search_path TO {quoted(database.schema)}".encode())
+        with session.transaction(force_rollback=True):
             session.execute(f"UPDATE workflows SET {sets}".encode())
             write = driver_sql(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id")
-            return sorted(row["id"] for row in session.execute(write, BINDS))
+            return sorted(row["id"] for row in session.execute(write, binds))
     except psycopg.Error as error:
         why = str(error).splitlines()[0]
         if error.sqlstate is None and "parameter" in why:

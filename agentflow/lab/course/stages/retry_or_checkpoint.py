@@ -10,26 +10,32 @@ from ....model import ToolCall
 from ....run import DurableRunner, StepStore
 from ...notebook.tables import shown
 from ..checks import CheckFailed
+from ..elsewhere import elsewhere
 from ..judging import a_kind, answer_of
 from ..outline import RIGHT, Outline, Question, exercise_of
+
+CUSTOMERS = 100
 
 
 def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
     """The ticket number is made up in a step of each run, and a crash after the message keeps it. Raises CheckFailed."""
-    store = StepStore()
+    store, later = StepStore(), elsewhere(workflow, 3_607.0)
     calls, _ = _run_of(workflow, "run-1", store, crash=True)
     first = _one_message(calls)
     recorded = len(store.memo)
-    calls, answer = _run_of(workflow, "run-1", store)
-    again = _one_message(calls)
-    _one_ticket(first.arguments, again.arguments, answer)
-    _one_key(first, again)
-    others = [_run_of(workflow, f"run-{number}", StepStore())[0] for number in (2, 3, 4)]
-    if any(call.arguments == first.arguments for sent in others for call in sent):
-        raise CheckFailed(
-            f"Another request got the same ticket, {shown(first.arguments)}: two customers cannot share one."
-        )
-    if not recorded:
+    for function, crash in ((workflow, True), (later, True), (later, False)):
+        calls, answer = _run_of(function, "run-1", store, crash=crash)
+        again = _one_message(calls)
+        _one_ticket(first.arguments, again.arguments, first.arguments if crash else answer)
+        _one_key(first, again)
+    sent = [shown(first.arguments)]
+    for number in range(2, CUSTOMERS):
+        calls, _ = _run_of(workflow, f"run-{number}", StepStore())
+        sent += [shown(call.arguments) for call in calls]
+        if sent[-1] in sent[:-1]:
+            raise CheckFailed(f"Another request got the same ticket, {sent[-1]}: two customers cannot share one.")
+    anew, _ = _run_of(workflow, "run-1", StepStore())
+    if not recorded or _one_message(anew).arguments == first.arguments:
         raise CheckFailed(
             f"The ticket {shown(first.arguments)} is the same after the crash, and no checkpoint holds it: it was not made up, "
             "but taken from something that both runs know."

@@ -9,6 +9,7 @@ from typing import Any
 from ....engine import Engine
 from ....model import ToolCall
 from ....statements import Statement
+from ....statements.world import REFUSE
 from ...history.words import counted
 from ...notebook.tables import effects_of, shown
 from ..checks import CheckFailed
@@ -17,6 +18,7 @@ from ..outline import RIGHT, Outline, Question, exercise_of
 
 UNKNOWN = "a workflow that does not exist"
 DOUBLED = "a workflow whose effect was doubled on purpose"
+MANY = "a workflow with several actions and calls"
 
 
 def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
@@ -26,13 +28,32 @@ def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
         raise CheckFailed("tool_ledger has no effect of request-1 yet. Run the cells above, then this one.")
     _plain(count, engine, "request-1")  # before anything is written: an empty stub ends here
     doubled = f"request-{uuid.uuid4().hex}"
+    made = [doubled]
     try:
         for _ in range(2):
             engine.world(ToolCall(None, "resolve-account", None, doubled))  # no key: two effects
         _compare(engine, count, doubled)
+        for wanted in (0, 1, 2, 3, 5):
+            made.append(_made_up(engine, doubled, wanted))
+        for name, wanted in zip(made[1:], (0, 1, 2, 3, 5), strict=True):
+            if (found := _plain(count, engine, name, MANY)) != wanted:
+                raise CheckFailed(
+                    f"Your function returns {found} for {MANY}, and tool_ledger has {counted(wanted, 'row')} for it."
+                )
     finally:
-        _take_back(engine, doubled)
+        for name in made:
+            _take_back(engine, name)
     return "Solved: your function sees one effect, none, and the two that must never be."
+
+
+def _made_up(engine: Engine, like: str, effects: int) -> str:
+    """A workflow whose id resembles others, with so many effects of several actions, one repeated, and one refusal."""
+    name = f"{like}{'0' * effects}_" if effects % 2 else f"{like[:-1].upper()}%{effects}"
+    for n in range(effects):
+        for _ in range(2 if n % 3 else 1):
+            engine.world(ToolCall(f"{name}:{n}" if n % 3 else None, f"action-{n // 2}", None, name))
+    engine.database.run(REFUSE, {"p_key": f"{name}:refused", "p_workflow": name, "p_action": "action-0"})
+    return name
 
 
 def _compare(engine: Engine, count: Callable[[Engine, str], Any], doubled: str) -> None:

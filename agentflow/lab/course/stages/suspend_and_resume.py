@@ -23,7 +23,7 @@ def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
     broken = Schedule(Setting(WORKFLOW, (BROKEN,)), moves)
     status, entries = _played(engine, broken)
-    if status != "waiting":
+    if status != "waiting" or not _number(entries, "event_delivered"):
         raise CheckFailed(f"{_not_lost(status, entries)} See it with room.run({str(broken)!r}).")
     status, _ = _played(engine, Schedule(Setting(WORKFLOW), moves))
     if status != "completed":
