@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 
+from .ends import COMPLETE, FAIL
 from .laboratory import FAULT, PURPOSE, RESET
 from .people import CANCEL, CREATE, DELIVER, REQUEUE
-from .progress import ACKNOWLEDGE, CHECKPOINT, COMPLETE, FAIL, INTENT, WAIT
+from .progress import ACKNOWLEDGE, CHECKPOINT, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
 from .reads import FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
 from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted

@@ -250,9 +250,8 @@ entry AS (
     UNION ALL
     SELECT id, entries, 'write_refused', 'postpone',
            %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
-           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
-                             'row_owner', lease_owner, 'row_checkpoints', checkpoints,
-                             'checkpoints', %(p_checkpoints)s::int)
+           json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token, 'row_owner', lease_owner,
+                             'row_checkpoints', checkpoints, 'checkpoints', %(p_checkpoints)s::int)
     FROM refused
 )
 SELECT 'committed' AS outcome, entries AS n, 'attempt_failed' AS event,
