@@ -22,20 +22,9 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 DATA = (
-    str,
-    int,
-    float,
-    bytes,
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    uuid.UUID,
-    datetime.date,
-    random.Random,
-    itertools.count,
-)
+    str, int, float, bytes, tuple, list, dict, set, frozenset, uuid.UUID, datetime.date, random.Random, itertools.count,
+    FunctionType, type,
+)  # fmt: skip
 _NAMES = {
     "os": ("getpid", "getppid"), "socket": ("gethostname", "getfqdn"), "platform": ("node",), "getpass": ("getuser",),
     "threading": ("get_ident", "get_native_id"),
@@ -56,12 +45,17 @@ def elsewhere(function: Callable[..., Any], later: float = 0.0) -> Callable[...,
     for name in (*used, mine):
         _define(name, defined, around, here)
     again: Any = around.get(mine)
-    code = getattr(inspect.unwrap(again) if callable(again) else None, "__code__", None)
-    if again is not function and code and code.co_code == plain.__code__.co_code:
+    if again is not function and callable(again) and _shape(inspect.unwrap(again)) == _shape(plain):
         return cast("Callable[..., Any]", again)
     cells = tuple(CellType(_remade(cell.cell_contents)) for cell in plain.__closure__ or ())
     defaults = tuple(map(_remade, plain.__defaults__ or ()))
     return FunctionType(plain.__code__, around, plain.__name__, defaults, cells)
+
+
+def _shape(function: Any) -> Any:
+    """What two functions of one source have in common."""
+    code = getattr(function, "__code__", None)
+    return code and (code.co_code, code.co_names, [one for one in code.co_consts if not isinstance(one, CodeType)])
 
 
 def _remade(value: Any) -> Any:
@@ -79,7 +73,7 @@ def _remade(value: Any) -> Any:
 def _define(name: str, defined: dict[str, ast.stmt], around: dict[str, Any], before: Mapping[str, Any]) -> None:
     """Runs the statement that defines this name again, after those that it needs; only data, functions and classes."""
     statement, value = defined.pop(name, None), before.get(name)
-    if statement is None or not (isinstance(value, DATA) or callable(value)):
+    if statement is None or not isinstance(inspect.unwrap(value) if callable(value) else value, DATA):
         return
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
