@@ -55,5 +55,6 @@ def marked(name: str, text: str) -> str:
     """The filled text as HTML, everything escaped, the clauses that decide the race in bold."""
     clauses = "|".join(map(re.escape, TRANSACTIONS[name].decides))
     clauses = re.sub(r"%\\\(\w+\\\)s", lambda _: _A_LITERAL, clauses)
-    parts = map(escaped, re.split(f"({clauses})", text))
-    return "".join(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts))
+    decides, *refuses = re.split(r"(?<=\nrefused AS)", text)  # where the clause only names the guard
+    parts = map(escaped, re.split(f"({clauses})", decides))
+    return "".join([*(f"<b>{part}</b>" if n % 2 else part for n, part in enumerate(parts)), *map(escaped, refuses)])
