@@ -112,18 +112,19 @@ refused AS (
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              array_remove(ARRAY[
+              -- A plan is not in the row, and seen as it was before the wait: named if the row gives no reason.
+              coalesce(nullif(array_remove(ARRAY[
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL), '{}'),
                   CASE WHEN EXISTS (
                       SELECT FROM agentflow.action_intents
                       WHERE idempotency_key = %(p_key)s
                         AND (workflow_id <> %(p_workflow)s
                              OR action <> %(p_action)s
-                             OR arguments::jsonb <> %(p_arguments)s::text::jsonb)) THEN 'intent' END,
-                  NULL], NULL) AS guards
+                             OR arguments::jsonb <> %(p_arguments)s::text::jsonb)) THEN ARRAY['intent'] END, '{}') AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -199,17 +200,18 @@ refused AS (
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
-              array_remove(ARRAY[
+              -- A plan is not in the row, and seen as it was before the wait: named if the row gives no reason.
+              coalesce(nullif(array_remove(ARRAY[
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                   CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
                   CASE WHEN (lease_expires_at > clock_timestamp()) IS NOT TRUE THEN 'lease' END,
                   CASE WHEN (checkpoints = %(p_checkpoints)s) IS NOT TRUE THEN 'checkpoints' END,
+                  NULL], NULL), '{}'),
                   CASE WHEN NOT EXISTS (
                       SELECT FROM agentflow.action_intents
                       WHERE workflow_id = %(p_workflow)s
                         AND key = %(p_subject)s
-                        AND status = 'PENDING') THEN 'intent' END,
-                  NULL], NULL) AS guards
+                        AND status = 'PENDING') THEN ARRAY['intent'] END, '{}') AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)

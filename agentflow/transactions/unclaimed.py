@@ -173,11 +173,11 @@ class UnclaimedTransactions:
     def _issue(self, boundary: Boundary, params: Mapping[str, Any]) -> tuple[DictRow | None, bool]:
         """The row that a transaction gives, if any, and whether it was in doubt.
 
-        A refusal waits, to be recorded, perhaps for the very change that makes the transaction possible. No guard fails then,
-        and it is issued once more.
+        A refusal waits, to be recorded, perhaps for the very change that makes the transaction possible. No guard of the row
+        fails then (a plan is no part of it: the statement saw it as it was before the wait), and it is issued once more.
         """
         rows, in_doubt = self.database.transact(boundary, params, self.hook)
-        if rows and rows[0]["outcome"] == "refused" and not rows[0]["guards"]:
+        if rows and rows[0]["outcome"] == "refused" and rows[0]["guards"] in ([], ["intent"]):
             rows, again = self.database.transact(boundary, params, self.hook)
             in_doubt = in_doubt or again
         return (rows[0] if rows else None), in_doubt

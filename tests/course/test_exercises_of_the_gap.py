@@ -96,7 +96,7 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
     (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What one process remembers"),
     (lambda w, a: f"{RUN}:{w}:{a}", "in another process.*computes when its module is loaded"),
-    (lambda w, a: f"{STARTED}:{w}:{a}", "holds the clock"),
+    (lambda w, a: f"{STARTED}:{w}:{a}", "holds the clock|in another process"),
     (lambda w, a: remembered(w, a), "in another process"),
     (cached, "in another process"),
     (with_a_default, "in another process"),

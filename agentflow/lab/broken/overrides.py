@@ -127,7 +127,7 @@ READ_FENCE = Statement(
     "None: what was read may be old when the write comes.",
     """\
 WITH w AS (
-    SELECT status, lease_owner, fence_token,
+    SELECT status, lease_owner, fence_token, checkpoints,
            array_remove(ARRAY[
                CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,
                CASE WHEN (lease_owner = %(p_worker)s) IS NOT TRUE THEN 'owner' END,
