@@ -124,7 +124,8 @@ refused AS (
                       WHERE idempotency_key = %(p_key)s
                         AND (workflow_id <> %(p_workflow)s
                              OR action <> %(p_action)s
-                             OR arguments::jsonb <> %(p_arguments)s::text::jsonb)) THEN ARRAY['intent'] END, '{}') AS guards
+                             OR arguments::jsonb <> %(p_arguments)s::text::jsonb))
+                  THEN ARRAY['intent'] END, '{}') AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
@@ -211,7 +212,8 @@ refused AS (
                       SELECT FROM agentflow.action_intents
                       WHERE workflow_id = %(p_workflow)s
                         AND key = %(p_subject)s
-                        AND status = 'PENDING') THEN ARRAY['intent'] END, '{}') AS guards
+                        AND status = 'PENDING')
+                  THEN ARRAY['intent'] END, '{}') AS guards
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
