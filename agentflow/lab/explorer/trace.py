@@ -86,6 +86,8 @@ class Walk:
                 detail |= {"held_by": self._holder.get(workflow_id)}
             detail["crashes"] = self._crashes[workflow_id]
             self._holder[workflow_id] = entry["worker"]
+        if detail.get("row_owner"):
+            detail["row_owner"] = self._holder.get(workflow_id)
         if entry["event"] in _ADVANCES:
             self._crashes[workflow_id] = 0
         if entry["event"] == "tool_attempt_committed":
