@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -61,11 +62,21 @@ def misspelt_after_a_loss(self: Engine, claim: Any, intent: Any, tool: Any) -> A
     return Engine.call_tool(self, claim, intent, tool)
 
 
+def counting(self: Engine, claim: Any, intent: Any, tool: Any) -> Any:
+    if next(CALLS) % 2:
+        without_key(self, claim, intent, tool)
+    return Engine.call_tool(self, claim, intent, tool)
+
+
+CALLS = itertools.count(1)
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
         (unchanged, "Every invariant holds on all 888 schedules, so nothing is broken: .* By what"),
         (twice, "doubled without any fault, by .*: the first test would catch that"),
+        (counting, "^Your function asks for one thing now and for another later, on the same rows. An engine that"),
         (never, "Broken, but in a different way"),
         (wrong_name, "raised AttributeError when the explorer called it: .*`return tool.intent.idempotency.`"),
         (wrong_field, "TypeError when the explorer called it: .*'no_such'.*at `return Engine.call_tool.*no_such=1"),

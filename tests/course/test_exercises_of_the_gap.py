@@ -31,6 +31,7 @@ KEY = stages.outline("04-the-acknowledgment-gap").exercise("key_for").judge
 WAKEUP = stages.outline("05-suspend-and-resume").exercise("lost_wakeup").judge
 COUNTED = itertools.count(7)
 REMEMBERED: dict[tuple[str, str], str] = {}
+POSITIONS: dict[tuple[str, str], str] = {}
 RUN, STARTED, PREFIX = uuid.uuid4().hex, time.time(), ":"
 
 
@@ -95,6 +96,7 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, _a: f"{w}-{datetime.date.today()}", "holds the clock"),
     (lambda w, _a: f"{w}:{next(COUNTED)}", "a position. B replays some calls, so it counts to another number"),
     (lambda w, a: REMEMBERED.setdefault((w, a), str(uuid.uuid4())), "in another process.*What one process remembers"),
+    (lambda w, a: POSITIONS.setdefault((w, a), f"{len(POSITIONS)}"), "Here the key is 3, in another process 0"),
     (lambda w, a: f"{RUN}:{w}:{a}", "in another process.*computes when its module is loaded"),
     (lambda w, a: f"{STARTED}:{w}:{a}", "holds the clock|in another process"),
     (lambda w, a: remembered(w, a), "in another process"),
@@ -147,7 +149,8 @@ def test_a_key_that_does_not_hold_is_told_what_it_looks_like(
 
 def test_a_lost_wakeup_is_accepted(engine: Engine) -> None:
     assert judged(WAKEUP, suspend_and_resume.lost_wakeup, engine).startswith("Solved")
-    assert judged(WAKEUP, lambda: "A*3 event:approval A A*", engine).startswith("Solved")
+    for line in ("A*3 event:approval A A*", "workflow=approval_agent without=wait_reads_first A*3 event:approval A*"):
+        assert judged(WAKEUP, lambda line=line: line, engine).startswith("Solved")
     assert judged(WAKEUP, stub, engine) == NOT_SOLVED
 
 
@@ -157,6 +160,8 @@ LINES = [
     ("event:approval A*", "was there first, as entry 2, and the look found it, as entry 5 says"),
     ("A*3 event:approval", "lost yet: the answer is entry 4, and nobody has parked the workflow. It is ready"),
     ("A*3 event:approval A", "leaves the real engine's workflow ready, because no worker goes on to the end"),
+    ("workflow=research_agent A*3 event:approval A*", "Leave workflow=research_agent out"),
+    ("without=idempotency_key A*3 event:approval A*", "Leave without=idempotency_key out"),
     ("A* B*", "Nobody answers in your line"),
     ("A* event:hello B*", "no workflow waits for it; approval_agent waits for approval"),
     ("A* A* nonsense", "nonsense"),

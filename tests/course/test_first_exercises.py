@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import re
 import sys
@@ -22,6 +24,20 @@ from agentflow.lab.schedule.stepper import Stepper
 from tests.solutions import durable_checkpoints, leases_and_fencing, retry_or_checkpoint, start_here
 
 ONE: Any = 1
+NUMBERS = itertools.count(1)
+
+
+def counted_in_memory(run: Any, _request: str) -> int:
+    ticket: int = run.step("ticket", lambda: next(NUMBERS))
+    run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+    return ticket
+
+
+def goes_on(run: Any, _request: str) -> float:
+    ticket: float = run.step("ticket", random.random)
+    with contextlib.suppress(BaseException):
+        run.side_effect("send-ticket", key="send-ticket", arguments=ticket)
+    return ticket
 
 
 def test_every_exercise_has_a_solution_under_its_name() -> None:
@@ -192,6 +208,8 @@ def test_the_solution_of_retry_or_checkpoint_is_accepted_and_wrong_answers_are_n
             "The ticket run-1 is the same after the crash, and no checkpoint holds it",
         ),
         (remembers, "the ticket was made up again"),
+        (counted_in_memory, "Another request got the same ticket, 1, from a process that has just started"),
+        (goes_on, "goes on after the crash: it catches what ends its run"),
         (by_the_hour, "saw .*, and after the crash .*: the ticket was made up again"),
         (lambda run, _: made_in_a_step(run, of=lambda: random.randrange(100)), "Another request got the same ticket"),
         (empty, "its arguments are None: the customer reads no ticket"),
@@ -277,6 +295,7 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
     judge = stages.outline("03-leases-and-fencing").exercise("guard").judge
     row, owner, token, runs = (part.strip() for part in leases_and_fencing.guard().split("AND"))
     whole = " AND ".join((row, owner, token, runs))
+    held = " AND ".join(f"w.{part}" for part in (owner, token, runs))
     for accepted in (
         leases_and_fencing.guard(),
         f"WHERE {whole}",
@@ -311,6 +330,20 @@ def test_the_solution_of_leases_and_fencing_is_accepted_and_each_gap_in_a_guard_
         ),
         (f"{row} AND lease_owner ILIKE :worker AND {token} AND {runs}", "with lease_owner a, fence_token 1"),
         (f"{row} AND rtrim(lease_owner) = :worker AND {token} AND {runs}", "with lease_owner A , fence_token 1"),
+        (
+            f"{row} AND EXISTS (SELECT 1 FROM workflows AS w WHERE {held})",
+            "'request-1' with lease_owner A, .*lets it write",
+        ),
+        (
+            f"{row} AND {owner} AND {runs} AND :token = (SELECT max(fence_token) FROM workflows)",
+            "fence_token 11 .*lets it",
+        ),
+        (f"{row} AND {owner} AND {runs} AND fence_token::text LIKE :token || '%'", "fence_token 10 .*lets it write"),
+        (f"{row} AND {owner} AND {runs} AND fence_token % 2 = :token % 2", "fence_token 3 .*lets it write"),
+        (
+            f"{row} AND {owner} AND {token} AND lease_expires_at > updated_at",
+            "column lease_expires_at: A's lease ended a second ago",
+        ),
         (f"{whole} AND checkpoints = 0", "and your guard does not let it write"),
         (
             f"{whole} AND lease_expires_at > clock_timestamp() + interval '1 minute'",

@@ -223,6 +223,34 @@ def waits(run: Any, item: str) -> Any:
     run.wait_for_event("paid", "paid")
 
 
+def only_once_in_memory(run: Any, item: str) -> Any:
+    if run.run_id not in DONE:
+        DONE.add(run.run_id)
+        run.side_effect("charge", key="charge", arguments=item)
+    try:
+        run.side_effect("ship", key="ship", arguments=item)
+    except StepFailed:
+        run.side_effect("refund", key="refund", arguments=item)
+
+
+def refunds_in_a_step(run: Any, item: str) -> Any:
+    run.side_effect("charge", key="charge", arguments=item)
+    try:
+        run.side_effect("ship", key="ship", arguments=item)
+    except StepFailed:
+        run.step("refund", lambda: run.side_effect("refund", key="refund", arguments=item))
+
+
+def refunds_and_fails(run: Any, item: str) -> Any:
+    run.side_effect("charge", key="charge", arguments=item)
+    try:
+        run.side_effect("ship", key="ship", arguments=item)
+    except StepFailed:
+        run.side_effect("refund", key="refund", arguments=item)
+        raise
+
+
+DONE: set[str] = set()
 COUNTER, STARTED = itertools.count(), str(uuid.uuid4())[:9]
 
 
@@ -250,6 +278,16 @@ COUNTER, STARTED = itertools.count(), str(uuid.uuid4())[:9]
         (
             lambda run, item: shop(run, item, keys=lambda a: f"{a}-{time.strftime('%H')}"),
             "Keys must be the same in every run",
+        ),
+        (
+            lambda run, item: shop(run, item, keys=lambda a: f"{a}-{time.strftime('%Y-%m-%d')}"),
+            "Keys must be the same in every run",
+        ),
+        (only_once_in_memory, "and the reply to charge is lost, the next worker asked for something other"),
+        (refunds_in_a_step, "side_effect 'refund' was called inside step 'refund'"),
+        (
+            refunds_and_fails,
+            "the customer has the money back, and then your function raises StepFailed. Return instead",
         ),
         (lambda run, item: shop(run, item, keys=lambda a: f"{a}-{STARTED}"), "Keys must be the same in every run"),
         (all_in_one, "When charging is refused, the world holds refund, and it should hold nothing."),

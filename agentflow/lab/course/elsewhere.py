@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
+FAR = 400 * 86_400 + 13 * 3_600 + 67.0  # seconds: another year, month, weekday, day, hour, minute and second
 DATA = (
     str, int, float, bytes, tuple, list, dict, set, frozenset, uuid.UUID, datetime.date, random.Random, itertools.count,
     FunctionType, type,

@@ -15,6 +15,8 @@ from ..checks import CheckFailed
 from ..judging import answer_of
 from ..outline import RIGHT, Outline, Question, exercise_of
 
+UNLIKE = "the same answers led to"  # the explorer's words, before two calls in full
+
 
 def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
     """An engine with this call_tool() does an effect twice, and only after something went wrong. Raises CheckFailed."""
@@ -31,9 +33,10 @@ def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
 
     mine = type("Mine", (Engine,), {"call_tool": reporting})(engine.database)
     try:
+        calm = explore(mine, crashes=0, expiries=0, lost_replies=0, time_limit=60, progress=False)
+        _raise_first(errors)  # what fails at once need not be explored
         found = explore(mine, crashes=1, expiries=1, lost_replies=0, time_limit=60, progress=False)
         said = _judged(found)
-        calm = explore(mine, crashes=0, expiries=0, lost_replies=0, time_limit=60, progress=False)
         if calm.findings:
             harm = calm.findings[0]
             raise CheckFailed(
@@ -42,6 +45,11 @@ def break_quietly(call_tool: Callable[..., Any], engine: Engine) -> str:
         return said
     except AgentFlowError as error:
         _raise_first(errors)
+        _, differs, rest = str(error).partition(" before. ")
+        if differs and UNLIKE in str(error):
+            raise CheckFailed(
+                f"Your function asks for one thing now and for another later, on the same rows. {rest}"
+            ) from None
         raise CheckFailed(str(error)) from None
     except CheckFailed:
         _raise_first(errors)

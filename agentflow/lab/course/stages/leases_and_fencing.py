@@ -20,7 +20,11 @@ from ..outline import RIGHT, Outline, Question, exercise_of
 
 Session = psycopg.Connection[DictRow]
 BINDS = {"id": "request-1", "worker": "A", "token": 1}
+HELD = """UPDATE workflows SET lease_owner = :worker, fence_token = :token,
+    lease_expires_at = clock_timestamp() + interval '1 hour' WHERE id <> :id"""
 MINE = "lease_owner = 'A', fence_token = 1, lease_expires_at = clock_timestamp() + interval '1 hour'"
+
+OLD = ", created_at = created_at - interval '1 day', updated_at = updated_at - interval '1 day'"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ CASES = (
         "workflows, row 'request-1', column lease_owner: it is B, and your guard lets A write.",
     ),
     Case(
-        MINE.replace("+ interval '1 hour'", "- interval '1 second'"),
+        MINE.replace("+ interval '1 hour'", "- interval '1 second'") + OLD,
         "workflows, row 'request-1', column lease_expires_at: A's lease ended a second ago, and your guard lets A write.",
     ),
     Case(
@@ -102,18 +106,22 @@ def _judge(session: Session, condition: str) -> None:
 
 
 def _on_every_row(session: Session, condition: str) -> None:
-    """For three writers, and every owner, token and lease that a row may have, the guard lets the holder write alone."""
+    """For three writers, and every owner, token and lease that a row may have, the guard lets the holder write alone.
+
+    Each writer holds all other rows under the same token: that gives it no right to this one.
+    """
     for row, worker, token in (("request-1", "A", 1), ("request-10", "B.7", 12), ("order_7", "worker_1", 2**40)):
         binds = {"id": row, "worker": worker, "token": token}
         owners = (worker, worker.swapcase(), f"{worker} ", worker.replace("_", "x"), f"{worker}1", None)
         leases = ("2 seconds", "1 hour", "300 days", "-1 millisecond", "-1 day", None)
-        for owner, held, lease in product(dict.fromkeys(owners), (token, token - 1, token + 1, 0), leases):
+        tokens = (token, token - 1, token + 1, token + 2, 10 * token, 0)
+        for owner, held, lease in product(dict.fromkeys(owners), tokens, leases):
             if (owner is None) != (lease is None) or (owner and not held):
                 continue  # a row has both or neither, and whoever claims it has a token
             ends = f"clock_timestamp() + interval '{lease}'" if lease else "NULL"
             sets = f"lease_owner = {_text(owner)}, fence_token = {held}, lease_expires_at = {ends}, state = 'S', checkpoints = 3"
             mine = (owner, held) == (worker, token) and not str(lease).startswith("-")
-            if _written(session, sets, condition, binds) != [row] * mine:
+            if _written(session, sets, condition, binds, others_too=False) != [row] * mine:
                 lasts = (
                     "no lease"
                     if lease is None
@@ -138,11 +146,18 @@ def _late(condition: str) -> str:
     return f"CASE WHEN id = 'request-1' AND {ended} THEN (\n{condition}\n) END"
 
 
-def _written(session: Session, sets: str, condition: str, binds: Mapping[str, Any] = BINDS) -> list[str]:
-    """Which rows a write with this guard reaches, when all rows are set like that; everything is rolled back."""
+def _written(
+    session: Session, sets: str, condition: str, binds: Mapping[str, Any] = BINDS, *, others_too: bool = True
+) -> list[str]:
+    """Which rows a write with this guard reaches, when its row is set like that; everything is rolled back.
+
+    The other rows are set like it, or (`others_too=False`) held by the writer.
+    """
     try:
         with session.transaction(force_rollback=True):
             session.execute(f"UPDATE workflows SET {sets}".encode())
+            if not others_too:
+                session.execute(driver_sql(HELD), binds)
             write = driver_sql(f"UPDATE workflows SET entries = entries WHERE {condition}\nRETURNING id")
             return sorted(row["id"] for row in session.execute(write, binds))
     except psycopg.Error as error:

@@ -10,7 +10,7 @@ from ....model import ToolCall
 from ....run import DurableRunner, StepStore
 from ...notebook.tables import shown
 from ..checks import CheckFailed
-from ..elsewhere import elsewhere
+from ..elsewhere import FAR, elsewhere
 from ..judging import a_kind, answer_of
 from ..outline import RIGHT, Outline, Question, exercise_of
 
@@ -19,7 +19,7 @@ CUSTOMERS = 100
 
 def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
     """The ticket number is made up in a step of each run, and a crash after the message keeps it. Raises CheckFailed."""
-    store, later = StepStore(), elsewhere(workflow, 3_607.0)
+    store, later = StepStore(), elsewhere(workflow, FAR)
     calls, _ = _run_of(workflow, "run-1", store, crash=True)
     first = _one_message(calls)
     recorded = len(store.memo)
@@ -34,6 +34,12 @@ def help_desk(workflow: Callable[[Any, Any], Any]) -> str:
         sent += [shown(call.arguments) for call in calls]
         if sent[-1] in sent[:-1]:
             raise CheckFailed(f"Another request got the same ticket, {sent[-1]}: two customers cannot share one.")
+    calls, _ = _run_of(later, f"run-{CUSTOMERS}", StepStore())
+    if any(shown(call.arguments) in sent for call in calls):
+        raise CheckFailed(
+            f"Another request got the same ticket, {shown(calls[0].arguments)}, from a process that has just started: what is "
+            "counted in memory begins again with each process."
+        )
     anew, _ = _run_of(workflow, "run-1", StepStore())
     if not recorded or _one_message(anew).arguments == first.arguments:
         raise CheckFailed(
@@ -56,11 +62,17 @@ def _run_of(
 
     try:
         runner = DurableRunner(run_id, store, tool=deliver)
-        return sent, answer_of(lambda: workflow(runner, "help"), "in a run")
+        answer = answer_of(lambda: workflow(runner, "help"), "in a run")
     except CrashInjected:
         return sent, None
     except Suspend:
         raise CheckFailed("Your function waits for an event, and nobody delivers one here.") from None
+    if crash and sent:
+        raise CheckFailed(
+            "Your function goes on after the crash: it catches what ends its run. A worker that is killed catches nothing, and "
+            "only the next run can mend what it left."
+        )
+    return sent, answer
 
 
 def _one_message(calls: list[ToolCall]) -> ToolCall:

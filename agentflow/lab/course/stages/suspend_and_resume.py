@@ -18,7 +18,12 @@ WORKFLOW, BROKEN = "approval_agent", "wait_reads_first"
 
 def lost_wakeup(line: Callable[[], Any], engine: Engine) -> str:
     """`line()` leaves the workflow waiting for an event that it has got; the real engine finishes. Raises CheckFailed."""
-    moves = schedule_of(line).moves
+    schedule = schedule_of(line)
+    moves, asked = schedule.moves, schedule.setting
+    if asked not in (Setting(), Setting(WORKFLOW), Setting(without=(BROKEN,)), Setting(WORKFLOW, (BROKEN,))):
+        raise CheckFailed(
+            f"Leave {asked} out: the check sets workflow={WORKFLOW} and without={BROKEN}, and moves alone must do it."
+        )
     if not any(move.verb == "deliver" for move in moves):
         raise CheckFailed("Nobody answers in your line. The answer is the move event:approval.")
     broken = Schedule(Setting(WORKFLOW, (BROKEN,)), moves)
@@ -53,8 +58,8 @@ def _not_lost(status: str, entries: list[CanonicalEntry]) -> str:
     if found:
         return f"Nothing was lost: the answer was there first, as entry {came}, and the look found it, as entry {found} says."
     return (
-        f"Nothing is lost yet: the answer is entry {came}, and nobody has parked the workflow. It is {status}, so the next "
-        "worker goes on with it."
+        f"Nothing is lost yet: the answer is entry {came}, and nobody has parked the workflow. It is {status}, so whoever claims "
+        "it next goes on with it, at the latest when its lease has ended."
     )
 
 

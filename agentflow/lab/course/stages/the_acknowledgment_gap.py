@@ -41,11 +41,12 @@ def key_for(make: Callable[[str, str], Any], engine: Engine) -> str:
     for workflow, action in product(WORKFLOWS, ACTIONS):
         _same_again(make, workflow, action)
     here = _key(make, WORKFLOWS[0], ACTIONS[0])
-    there = _elsewhere(carried)
-    for key in (there, _key(elsewhere(make), WORKFLOWS[0], ACTIONS[0])):
-        if key is not None and key != here:
+    last = WORKFLOWS[-1], ACTIONS[-1]  # another process may begin with any of them
+    asked = _elsewhere(carried), _key(elsewhere(make), WORKFLOWS[0], ACTIONS[0]), _key(elsewhere(make), *last)
+    for known, key in zip((here, here, _key(make, *last)), asked, strict=True):
+        if key is not None and key != known:
             raise CheckFailed(
-                f"Here the key is {shown(here)}, in another process {shown(key)}. B is another process, and would call under "
+                f"Here the key is {shown(known)}, in another process {shown(key)}. B is another process, and would call under "
                 "another key. (What one process remembers, computes when its module is loaded, or is given, such as the seed of "
                 "Python's hash(), another does not have.)"
             )

@@ -15,7 +15,7 @@ from ...crashes.crash_at import CrashAt, by_exception
 from ...history.entries import Row
 from ...notebook.tables import query
 from ..checks import CheckFailed
-from ..elsewhere import elsewhere
+from ..elsewhere import FAR, elsewhere
 from ..judging import engine_aside
 from ..outline import RIGHT, Outline, Question, exercise_of
 
@@ -31,7 +31,6 @@ OVERLOOKED: dict[tuple[str, ...], str] = {
     (): "A customer who was never charged gets neither the lamp nor a refund: which refusal does your function catch?",
     ("charge",): "The refund was refused, so nothing else can be done; an operator must see that.",
 }
-HOUR = 3_607.0  # seconds, so that minutes and seconds differ too
 
 
 def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
@@ -39,7 +38,7 @@ def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
 
     It runs in another schema on the server of `engine`. Raises CheckFailed.
     """
-    later = elsewhere(workflow, HOUR)
+    later = elsewhere(workflow, FAR)
     with engine_aside(engine, workflows={"order": workflow}) as shop:
         for refused in CASES:
             _judge_one(shop, refused, None, (workflow, later))
@@ -53,9 +52,9 @@ def order(workflow: Callable[[Any, Any], Any], engine: Engine) -> str:
 def _judge_one(
     shop: Engine, refused: Sequence[str], fault: CrashAt | str | None, functions: Sequence[Callable[..., Any]]
 ) -> None:
-    """One order; its worker dies there, or the reply to this action is lost, and an hour later others finish it.
+    """One order; its worker dies there, or the reply to this action is lost, and it is finished. Raises CheckFailed.
 
-    Raises CheckFailed.
+    After a death another process goes on, far later; after a lost reply the same one, which remembers its first try.
     """
     case, lost = " and ".join(f"{GERUND[one]} is refused" for one in refused) or "all goes well", {fault}
     place = f"{fault.edge}-{fault.nth}" if isinstance(fault, CrashAt) else str(fault)
@@ -75,22 +74,34 @@ def _judge_one(
         case += f", and a worker dies right {fault.edge} tool call {fault.nth}"
         with contextlib.suppress(CrashInjected):
             shop.with_hook(by_exception(shop, fault)).run_once("A")
-    for function in (functions[-1] if isinstance(fault, CrashAt) else functions[0], functions[-1]):
-        shop.workflows["order"] = function
+    shop.workflows["order"] = functions[-1 if isinstance(fault, CrashAt) else 0]
+    for _ in range(2):
         with contextlib.suppress(AlreadyFinished):
             shop.expire_lease(workflow_id)
         shop.run_once("B")
-    _ended_well(shop.get_workflow(workflow_id) or {}, case, refused)
+    back = query(
+        shop, "SELECT 1 AS refund FROM tool_ledger WHERE workflow_id = :id AND action = 'refund'", id=workflow_id
+    )
+    _ended_well(shop.get_workflow(workflow_id) or {}, case, refused, refunded=bool(back))
     _left_in_the_world(shop, workflow_id, case, refused)
 
 
-def _ended_well(row: Row, case: str, refused: Sequence[str]) -> None:
+def _ended_well(row: Row, case: str, refused: Sequence[str], *, refunded: bool) -> None:
     error = row.get("error") or {}
     if error.get("type") == "NotImplementedError":
         raise NotImplementedError
     if error.get("type") == "StepFailed":
+        if "ToolRefused" not in error["message"]:
+            raise CheckFailed(
+                f"When {case}, your workflow failed: {error['message'].partition('. Catch StepFailed')[0]}"
+            )
         if "charge" in refused or "refund" in refused:
             return
+        if refunded:
+            raise CheckFailed(
+                f"When {case}, your workflow failed: the customer has the money back, and then your function raises StepFailed. "
+                "Return instead, and ask for nothing that may be refused again: for this order, all is done."
+            )
         raise CheckFailed(
             f"When {case}, your workflow failed: the refusal is raised as StepFailed, and nothing caught it. The customer has "
             "paid for nothing. Look at the line that asks for the shipping: what happens after it raises?"
