@@ -106,6 +106,8 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (ENCLOSED, "in another process"),
     (lambda w, a: f"{os.getpid()}:{w}:{a}", "in another process"),
     (lambda w, a: f"{socket.gethostname()}:{w}:{a}", "in another process .*other-"),
+    (lambda w, a: json.dumps([os.getcwd(), w, a]), "in another process .*other-"),
+    (lambda w, a: json.dumps([uuid.getnode(), w, a]), "in another process"),
     (of_this_hour, "an hour later .*: it holds the clock"),
     (lambda w, a: json.dumps([w, a, datetime.datetime.now().hour]), "an hour later .*: it holds the clock"),
     (lambda w, a: json.dumps([w, a, time.strftime("%B")]), " later .*: it holds the clock"),

@@ -27,7 +27,8 @@ DATA = (
     FunctionType, type,
 )  # fmt: skip
 _NAMES = {
-    "os": ("getpid", "getppid"), "socket": ("gethostname", "getfqdn"), "platform": ("node",), "getpass": ("getuser",),
+    "os": ("getpid", "getppid", "getcwd", "cpu_count", "getlogin"), "socket": ("gethostname", "getfqdn"),
+    "platform": ("node", "python_version"), "getpass": ("getuser",), "uuid": ("getnode",),
     "threading": ("get_ident", "get_native_id"),
 }  # fmt: skip
 
