@@ -58,8 +58,9 @@ class StepFailed(AgentFlowError):
     """A step failed for good; this failure is its recorded result. A workflow may catch it and go on."""
 
     def __init__(self, workflow: str, step: str, error: dict[str, Any]) -> None:
+        said = str(error.get("message")).removesuffix(".")
         super().__init__(
-            f"Workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {error.get('message')}. "
+            f"Workflow {workflow!r}, step {step!r} failed for good: {error.get('type')}: {said}. "
             "Catch StepFailed to continue, or fix the cause and requeue the workflow."
         )
         self.workflow, self.step, self.error = workflow, step, error

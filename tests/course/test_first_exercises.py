@@ -87,6 +87,10 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
     def first_row(engine: Engine, workflow_id: str) -> Any:
         return query(engine, "SELECT 1 AS n FROM tool_ledger WHERE workflow_id = :id LIMIT 1", id=workflow_id)[0]["n"]
 
+    def remembered(engine: Engine, workflow_id: str) -> Any:
+        kept = "SELECT count(*) AS n FROM tool_ledger WHERE workflow_id = :id AND remembered"
+        return query(engine, kept, id=workflow_id)[0]["n"]
+
     def grouped(engine: Engine, workflow_id: str) -> Any:
         counted = "SELECT count(*) AS n FROM tool_ledger WHERE workflow_id = :id GROUP BY workflow_id"
         return query(engine, counted, id=workflow_id)[0]["n"]
@@ -94,6 +98,7 @@ def test_the_solution_of_start_here_is_accepted_and_the_stub_and_wrong_answers_a
     hints: list[tuple[Callable[[Engine, str], Any], str]] = [
         (each_call, "returns 2 for request-1, and tool_ledger has 1 row for it, whose attempts are your number"),
         (summed, "returns 2 for request-1, and tool_ledger has 1 row for it, whose attempts are your number"),
+        (remembered, "returns 0 for a workflow with several actions and calls, and tool_ledger has 1 row for it"),
         (lambda _e, _w: 1, "returns 1 for request-1, for a workflow whose effect was doubled"),
         (lambda _e, _w: 2, "returns 2 for request-1, for a workflow whose effect was doubled"),
         (

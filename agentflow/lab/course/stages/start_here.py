@@ -47,12 +47,13 @@ def count_effects(count: Callable[[Engine, str], Any], engine: Engine) -> str:
 
 
 def _made_up(engine: Engine, like: str, effects: int) -> str:
-    """A workflow whose id resembles others, with so many effects of several actions, one repeated, and one refusal."""
+    """A workflow whose id resembles others: so many effects of several actions, one repeated, one refusal, keys forgotten."""
     name = f"{like}{'0' * effects}_" if effects % 2 else f"{like[:-1].upper()}%{effects}"
     for n in range(effects):
         for _ in range(2 if n % 3 else 1):
             engine.world(ToolCall(f"{name}:{n}" if n % 3 else None, f"action-{n // 2}", None, name))
     engine.database.run(REFUSE, {"p_key": f"{name}:refused", "p_workflow": name, "p_action": "action-0"})
+    engine.database.run(_FORGET_KEYS, {"p_workflow": name})
     return name
 
 
@@ -101,6 +102,12 @@ def _plain(count: Callable[[Engine, str], Any], engine: Engine, workflow_id: str
         raise CheckFailed(f"Your function returns {a_kind(found)} for {who}: {shown(found)}. The check wants a number.")
     raise CheckFailed(f"Your function returns {a_kind(found)} for {who}, {shown(found)}. Return a whole number.")
 
+
+_FORGET_KEYS = Statement(
+    "forget_keys",
+    "None: the made-up workflow belongs to this check alone.",
+    "UPDATE agentflow_world.tool_ledger SET remembered = false WHERE workflow_id = %(p_workflow)s RETURNING effect_id",
+)
 
 _FORGET_EFFECTS = Statement(
     "forget_effects",
