@@ -184,13 +184,18 @@ class Engine(Transactions):
         return told.among(super().history(workflow_id), workflow_id) if told.asked else super().history(workflow_id)
 
     def reset_database(self) -> None:
-        """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema."""
+        """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema.
+
+        A write that is in flight is waited for, and its rows go, too. A tool that is called meanwhile still has its effect.
+        """
         if not is_laboratory(self.database):
             raise NotALaboratory(
                 f"Schema {self.database.schema!r} at {self.database.where} is not marked as a laboratory. Nothing was "
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
-        self.database.transact(Boundary("reset", "before"), {})
+        for _ in range(100):  # people may go on creating; what they create is whole
+            if not self.database.transact(Boundary("reset", "before"), {})[0][0]["entries"]:
+                break
 
     def close(self) -> None:
         """Closes every connection and thread of this engine."""

@@ -99,6 +99,8 @@ class Renewals:
 
     def _renew(self, claim: Claim) -> None:
         again = claim.lease_seconds / 3
+        if id(claim) not in self._held:  # done meanwhile
+            return
         try:
             self.engine.renew_lease(claim)
         except (LostLease, CrashInjected):

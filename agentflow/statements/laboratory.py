@@ -26,7 +26,7 @@ FROM w, entry""",
 
 RESET = Statement(
     "reset",
-    "A laboratory's rows are gone, all at once; another schema's are not touched.",
+    "A laboratory's rows are gone; what a write in flight leaves behind this snapshot, another issue takes.",
     text="""\
 WITH a AS (DELETE FROM agentflow.history RETURNING 1),
 b AS (DELETE FROM agentflow.steps RETURNING 1),
@@ -36,7 +36,8 @@ e AS (DELETE FROM agentflow_world.tool_ledger RETURNING 1),
 w AS (DELETE FROM agentflow.workflows RETURNING 1)
 SELECT 'committed' AS outcome,
        (SELECT count(*) FROM w) AS workflows,
-       (SELECT count(*) FROM e) AS effects""",
+       (SELECT count(*) FROM e) AS effects,
+       (SELECT count(*) FROM a) AS entries""",
 )  # fmt: skip
 
 PURPOSE = Statement(

@@ -121,6 +121,8 @@ refused AS (
     SET entries = entries + 1
     WHERE id = %(p_workflow)s
       AND NOT EXISTS (SELECT FROM w)
+      -- A lease that its own holder has given up, by ending or parking the workflow, leaves nothing to refuse.
+      AND NOT (fence_token = %(p_token)s AND lease_owner IS NULL AND status <> 'cancelled')
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               array_remove(ARRAY[
                   CASE WHEN (fence_token = %(p_token)s) IS NOT TRUE THEN 'token' END,

@@ -33,8 +33,8 @@ class UnclaimedTransactions:
     def create_workflow(self, request: Any, *, name: str, workflow_id: str | None = None) -> dict[str, Any]:
         """Creates the workflow once, even if others create it with this id; returns its row as get_workflow() shows it.
 
-        `created` in it says whether this call made it. Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken
-        if the id belongs to another name or input.
+        `created` in it says whether this call made it; None, if an answer was lost and another caller may have used the id.
+        Transaction: create. Raises UnfaithfulValue, BadName, and IdTaken if the id belongs to another name or input.
         """
         ((found, created),) = self._create([request], name, [workflow_id]).items()
         return {**(self.get_workflow(found) or {}), "created": created}
@@ -49,8 +49,8 @@ class UnclaimedTransactions:
         """
         return list(self._create(requests, name, workflow_ids or [None] * len(requests)))
 
-    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool]:
-        """The ids in order, and whether this call made each."""
+    def _create(self, requests: Sequence[Any], name: str, wanted: Sequence[str | None]) -> dict[str, bool | None]:
+        """The ids in order, and whether this call made each: None if that cannot be known."""
         check_name("workflow name", name)
         ids = [str(uuid.uuid4()) if i is None else i for i in wanted]
         texts = []
@@ -69,7 +69,7 @@ class UnclaimedTransactions:
             return {}
         params = {"p_ids": ids, "p_names": [name] * len(ids), "p_inputs": texts}
         subject = ids[0] if len(ids) == 1 else None
-        rows, _ = self.database.transact(Boundary("create", "before", workflow=subject), params, self.hook)
+        rows, in_doubt = self.database.transact(Boundary("create", "before", workflow=subject), params, self.hook)
         if len(rows) != len(ids):
             raise AgentFlowError(
                 f"PostgreSQL returned {len(rows)} of {len(ids)} workflows. Check which ones exist, and create again."
@@ -83,7 +83,12 @@ class UnclaimedTransactions:
                 "not changed; choose another id." + others
             )
         inserted = {row["id"]: bool(row["inserted"]) for row in rows}
-        return {workflow_id: inserted[workflow_id] for workflow_id in ids}
+        unknown = {
+            i for i, named in zip(ids, wanted, strict=True) if in_doubt and not inserted[i] and named is not None
+        }
+        return {
+            i: None if i in unknown else inserted[i] or in_doubt for i in ids
+        }  # nobody else has an id that we made up
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
         """The workflow's row with `request`, `steps` and `actions`, or None."""
@@ -142,11 +147,21 @@ class UnclaimedTransactions:
     def requeue_workflow(self, workflow_id: str) -> None:
         """Makes a failed workflow runnable again, with fresh budgets and without its last recorded failure. Transaction: requeue.
 
-        Raises UnknownWorkflow, and AlreadyFinished if it is not failed.
+        Raises UnknownWorkflow, and AlreadyFinished if it is not failed, if somebody else has requeued it meanwhile, or if it
+        would only replay the same end: it went on after the failure that it raised, with a compensation perhaps.
         """
-        row = self._unclaimed("requeue", workflow_id)
-        if row["outcome"] == "refused" and not (row["in_doubt"] and row["status"] == "ready"):
-            raise AlreadyFinished(workflow_id, row["status"], "cannot be requeued")
+        seen = self.get_workflow(workflow_id) or {"fence_token": 0, "status": ""}
+        row = self._unclaimed("requeue", workflow_id, params={"p_seen": seen["fence_token"]})
+        guards = row["guards"]
+        if row["outcome"] == "committed" or (row["in_doubt"] and seen["status"] == "failed" and guards != ["failure"]):
+            return  # in doubt, and not as it was: an earlier issue was committed, whatever came of the workflow since
+        why = {
+            "status": "cannot be requeued",
+            "token": "was requeued by somebody else, and this is another failure",
+            "failure": "cannot be requeued, because what it recorded after the failure stands, so it would end the same way: "
+            "create another workflow",
+        }
+        raise AlreadyFinished(workflow_id, row["status"], why[guards[0]])
 
     def expire_lease(self, workflow_id: str) -> None:
         """Ends the workflow's lease, or its back-off, now (the laboratory's clock). Transaction: expire.

@@ -13,7 +13,15 @@ import psycopg
 import pytest
 
 from agentflow import DurableRunner, Engine, LostLease, Policy, StepFailed, StepStore, Suspend, ToolRefused
-from agentflow.errors import CrashInjected, DatabaseAway, Postponed, StepMisuse, describe_failure, printable
+from agentflow.errors import (
+    AlreadyFinished,
+    CrashInjected,
+    DatabaseAway,
+    Postponed,
+    StepMisuse,
+    describe_failure,
+    printable,
+)
 from agentflow.model import Boundary, ToolCall
 from tests.conftest import rows
 from tests.support.runs import address, counts, crash, deploy, effects, elsewhere, settle, start, steps, turn, workflow
@@ -786,3 +794,21 @@ def test_nothing_follows_an_effect_whose_result_cannot_be_recorded(engine: Engin
     bad = start(engine, function)
     assert settle(engine, bad)["error"]["type"] == "UnfaithfulValue"
     assert rows(engine, "SELECT step_id FROM {s}.steps") == []
+
+
+def test_a_compensated_failure_that_is_raised_again_cannot_be_requeued_and_the_refusal_says_why(engine: Engine) -> None:
+    def saga(run: Any, request: Any) -> Any:
+        try:
+            run.step("charge", lambda: 1 / 0)
+        except StepFailed:
+            run.step("refund", lambda: "refunded")
+            raise
+
+    engine.policy, engine.workflows = Policy(max_attempts=1), {"saga": saga}
+    engine.create_workflow(None, name="saga", workflow_id="w")
+    assert turn(engine) == "failed"
+    with pytest.raises(AlreadyFinished, match=r"what it recorded after the failure stands.*create another workflow"):
+        engine.requeue_workflow("w")
+    (refused,) = [entry for entry in engine.history("w") if entry["event"] == "write_refused"]
+    assert refused["detail"]["guards"] == ["failure"]
+    assert [step["step_id"] for step in engine.get_workflow("w")["steps"]] == ["charge", "refund"]  # type: ignore[index]

@@ -65,7 +65,8 @@ class Proxy:
         after: Callable[[int], Any] = lambda pid: None,
     ) -> None:
         """The answer to the nth statement of this text from now on will be lost; `before` runs just before it is
-        forwarded, `sent` when it was, `after` when the client has been cut off, with the process id of PostgreSQL's side."""
+        forwarded, `sent` when it was, `after` when the client has been cut off (or is about to be, if it was committed); both are
+        given the process id of PostgreSQL's side."""
         self._armed = (plain(text), how, nth, (before, sent, after))
 
     def __enter__(self) -> Proxy:
@@ -120,6 +121,7 @@ class _Line:
         self.proxy, self.client, self.server = proxy, client, server
         self.texts: dict[bytes, str] = {}
         self.losing: Loss | None = None
+        self.then: Callable[[int], Any] = lambda pid: None
         self.pid = 0
         for work in (self._up, self._down):
             threading.Thread(target=self._guarded, args=(work,), daemon=True).start()
@@ -147,7 +149,7 @@ class _Line:
                 self.texts[name] = text.decode()
             elif head[:1] == b"B" and (due := self.proxy._due(self.texts[body.split(b"\0", 2)[1]])):
                 due[1][0]()
-                self.losing = due[0]
+                self.losing, self.then = due[0], due[1][2]
             self.server.sendall(head + body)
             if due and head[:1] == b"S" and due[0] != "committed":
                 self._lose(*due)
@@ -171,5 +173,7 @@ class _Line:
             if self.losing is None:
                 self.client.sendall(head + body)
             elif head[:1] == b"Z":  # PostgreSQL says that it is through: committed, or given up
-                self.proxy.lost += self.losing == "committed"
+                if self.losing == "committed":
+                    self.proxy.lost += 1
+                    self.then(self.pid)
                 return
