@@ -187,12 +187,6 @@ WITH w AS (
       AND status = 'failed'
       -- The failure that the caller saw: a claim since then has raised the token.
       AND fence_token = %(p_seen)s
-      -- A failure that was caught and raised again after another checkpoint would be replayed to the same end.
-      AND (error ->> 'type' <> 'StepFailed' OR checkpoints = 0 OR EXISTS (
-          SELECT FROM agentflow.steps AS s
-          WHERE s.workflow_id = workflows.id
-            AND s.position = workflows.checkpoints
-            AND s.error IS NOT NULL))
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
               pg_notify('agentflow', id) IS NULL AS told
@@ -223,12 +217,7 @@ refused AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               array_remove(ARRAY[
                   CASE WHEN status <> 'failed' THEN 'status' END,
-                  CASE WHEN fence_token <> %(p_seen)s THEN 'token' END,
-                  CASE WHEN status = 'failed' AND error ->> 'type' = 'StepFailed' AND checkpoints > 0 AND NOT EXISTS (
-                      SELECT FROM agentflow.steps AS s
-                      WHERE s.workflow_id = workflows.id
-                        AND s.position = workflows.checkpoints
-                        AND s.error IS NOT NULL) THEN 'failure' END,
+                  CASE WHEN status = 'failed' AND fence_token <> %(p_seen)s THEN 'token' END,
                   NULL], NULL) AS guards
 ),
 entry AS (
@@ -238,7 +227,7 @@ entry AS (
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'requeue',
-           %(p_subject)s::text, %(p_worker)s::text, %(p_seen)s::bigint,
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
            json_build_object('guards', guards, 'row_status', status, 'row_token', fence_token,
                              'row_owner', lease_owner, 'row_checkpoints', checkpoints)
     FROM refused

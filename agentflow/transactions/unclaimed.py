@@ -150,18 +150,17 @@ class UnclaimedTransactions:
         Raises UnknownWorkflow, and AlreadyFinished if it is not failed, if somebody else has requeued it meanwhile, or if it
         would only replay the same end: it went on after the failure that it raised, with a compensation perhaps.
         """
-        seen = self.get_workflow(workflow_id) or {"fence_token": 0, "status": ""}
+        seen = self.get_workflow(workflow_id) or {"fence_token": 0, "status": "", "steps": []}
+        if seen["status"] == "failed" and seen["error"]["type"] == "StepFailed" and seen["steps"][-1]["error"] is None:
+            raise AlreadyFinished(
+                workflow_id, "failed", f"cannot be requeued, because what it recorded after the failure that it raised "
+                f"({seen['steps'][-1]['step_id']!r}) stands, and it would end the same way; create another workflow"
+            )  # fmt: skip
         row = self._unclaimed("requeue", workflow_id, params={"p_seen": seen["fence_token"]})
-        guards = row["guards"]
-        if row["outcome"] == "committed" or (row["in_doubt"] and seen["status"] == "failed" and guards != ["failure"]):
+        if row["outcome"] == "committed" or (row["in_doubt"] and seen["status"] == "failed"):
             return  # in doubt, and not as it was: an earlier issue was committed, whatever came of the workflow since
-        why = {
-            "status": "cannot be requeued",
-            "token": "was requeued by somebody else, and this is another failure",
-            "failure": "cannot be requeued, because what it recorded after the failure stands, so it would end the same way: "
-            "create another workflow",
-        }
-        raise AlreadyFinished(workflow_id, row["status"], why[guards[0]])
+        again = "was requeued by somebody else, and this is another failure"
+        raise AlreadyFinished(workflow_id, row["status"], again if "token" in row["guards"] else "cannot be requeued")
 
     def expire_lease(self, workflow_id: str) -> None:
         """Ends the workflow's lease, or its back-off, now (the laboratory's clock). Transaction: expire.

@@ -116,7 +116,6 @@ def _met(mark: Mark) -> str:
         "checkpoints": f"the row has {row.get('row_checkpoints')} checkpoints, not {row.get('checkpoints')}",
         "intent": "the action is not pending" if mark.transaction == "acknowledge" else "the key has another plan",
         "event": "another payload came first",
-        "failure": "what it recorded after the failure stands, so it would end the same way",
     }
     ended = [f"the workflow is {status}"] if status != "ready" or "status" in mark.guards else []
     found = [*ended, *(met.get(one, "") for one in mark.guards or ("token",) * (mark.token != row.get("row_token")))]

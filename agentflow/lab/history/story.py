@@ -160,7 +160,7 @@ def refusal(refused: Entry | Mark) -> str:
         "token" if refused.token not in (None, row.get("row_token")) else ended or "refused",
     )[0]
     met = {
-        "token": f"{refused.token} ≠ {row.get('row_token')}",
+        "token": f"{refused.token} ≠ {row.get('row_token')}" if refused.token else "another failure",
         "owner": ended or f"{refused.who} ≠ {worker_name(row.get('row_owner'))}",
         "lease": "lease ended" if row.get("row_owner") else "no lease",
         "checkpoints": f"{row.get('checkpoints')} ≠ {row.get('row_checkpoints')}",
