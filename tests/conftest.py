@@ -48,6 +48,7 @@ _STARTED: pytest.StashKey[Path] = pytest.StashKey()
 
 # Slow files, in which each test brings what it needs: their tests go to whichever worker is free.
 APART = (
+    "tests/chaos/test_chaos.py",
     "tests/doors/test_cli.py",
     "tests/engine/test_leases.py",
     "tests/lab/crashes/test_soak.py",
@@ -56,7 +57,7 @@ APART = (
 )
 # What takes longest begins first, so that no worker is left alone with it at the end.
 BROWSER = "tests/browser/"
-FIRST = (BROWSER, "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
+FIRST = (BROWSER, "tests/chaos/", "tests/lab/explorer/", "tests/lab/crashes/", "notebooks/")
 
 
 class Scheduling(LoadScopeScheduling):

@@ -1,5 +1,6 @@
-"""A proxy between a worker and PostgreSQL that loses one answer, for the statement and in the way that a test asks for.
+"""A relay between a worker and PostgreSQL, and on it a proxy that loses one answer, for the statement and in the way asked for.
 
+`Relay` only forwards; the network of `tests/chaos` is on it, too. How `Proxy` loses an answer:
 `committed`: PostgreSQL has committed and answered, the answer is swallowed and the client's connection cut.
 `pending`: the statement waits for a lock, the client's connection is cut, PostgreSQL's side stays open, so that the
 statement still comes about. `withdrawn`: both sides are cut while it waits, so PostgreSQL gives it up.
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from sqlalchemy.engine import URL
 
@@ -31,17 +32,13 @@ def plain(text: str) -> str:
     return re.sub(r"\$\d+|%\(\w+\)s", "?", text).replace("%%", "%")
 
 
-class Proxy:
-    """Listens on 127.0.0.1 and forwards to the database's server; `lost` counts the answers that it lost."""
+class Relay:
+    """Listens on 127.0.0.1; each connection is forwarded to the database's server by whatever `_line` makes of the two ends."""
 
-    def __init__(self, database: Database) -> None:
-        self.upstream = database.url
-        self.lost = 0
-        self.trouble: list[BaseException] = []
-        self._armed: tuple[str, Loss, int, Hooks] | None = None
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listener]
+    def __init__(self, upstream: URL) -> None:
+        self.upstream = upstream
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self._sockets = {self._listener}
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -53,6 +50,63 @@ class Proxy:
             host="127.0.0.1", port=port, query={**query, "sslmode": "disable", "gssencmode": "disable"}
         )
         return url.render_as_string(hide_password=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cut(*self._sockets)
+
+    def cut(self, *several: socket.socket) -> None:
+        """These sockets are closed, whoever still reads from them."""
+        self._sockets.difference_update(several)
+        for one in several:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _line(self, client: socket.socket, server: socket.socket) -> None:
+        """One connection begins: both ends, on a thread of its own."""
+        raise NotImplementedError
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._begin, args=(client,), daemon=True).start()
+
+    def _begin(self, client: socket.socket) -> None:
+        self._sockets.add(client)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server = self._connect()
+        except OSError:  # as if there were no proxy
+            return self.cut(client)
+        self._sockets.add(server)
+        self._line(client, server)
+
+    def _connect(self) -> socket.socket:
+        folder, port = self.upstream.query.get("host"), self.upstream.query.get("port") or self.upstream.port or 5432
+        if folder:
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(Path(str(folder), f".s.PGSQL.{port}")))
+            return server
+        server = socket.create_connection((self.upstream.host or "127.0.0.1", int(str(port))))
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return server
+
+
+class Proxy(Relay):
+    """`lost` counts the answers that it lost."""
+
+    def __init__(self, database: Database) -> None:
+        self.lost = 0
+        self.trouble: list[BaseException] = []
+        self._armed: tuple[str, Loss, int, Hooks] | None = None
+        self._lock = threading.Lock()
+        super().__init__(database.url)
 
     def lose(
         self,
@@ -69,35 +123,15 @@ class Proxy:
         given the process id of PostgreSQL's side."""
         self._armed = (plain(text), how, nth, (before, sent, after))
 
-    def __enter__(self) -> Proxy:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self._sockets:
-            _cut(one)
+        super().__exit__(kind, error, trace)
         if kind is None and self.trouble:
             raise self.trouble[0]
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                server = self._connect()
-                self._sockets += [client, server]
-                _Line(self, client, server)
-
-    def _connect(self) -> socket.socket:
-        folder, port = self.upstream.query.get("host"), self.upstream.query.get("port") or self.upstream.port or 5432
-        if folder:
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(str(Path(str(folder), f".s.PGSQL.{port}")))
-            return server
-        server = socket.create_connection((self.upstream.host or "127.0.0.1", int(str(port))))
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return server
+    def _line(self, client: socket.socket, server: socket.socket) -> None:
+        _Line(self, client, server)
 
     def _due(self, text: str) -> tuple[Loss, Hooks] | None:
         with self._lock:
@@ -106,12 +140,6 @@ class Proxy:
             wanted, how, nth, hooks = self._armed
             self._armed = (wanted, how, nth - 1, hooks) if nth > 1 else None
             return (how, hooks) if nth == 1 else None
-
-
-def _cut(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
 
 
 class _Line:
@@ -134,8 +162,7 @@ class _Line:
         except BaseException as error:
             self.proxy.trouble.append(error)
         if self.losing != "pending" or work == self._down:
-            _cut(self.client)
-            _cut(self.server)
+            self.proxy.cut(self.client, self.server)
 
     def _up(self) -> None:
         reader = self.client.makefile("rb")
@@ -160,8 +187,8 @@ class _Line:
         sent(self.pid)
         self.proxy.lost += 1
         if how == "withdrawn":
-            _cut(self.server)
-        _cut(self.client)
+            self.proxy.cut(self.server)
+        self.proxy.cut(self.client)
         after(self.pid)
 
     def _down(self) -> None:
