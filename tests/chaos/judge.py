@@ -52,14 +52,21 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong, and the figures."""
+    """What is wrong, the figures, and all that is recorded of each workflow."""
 
     findings: list[Finding]
     figures: dict[str, int]
+    cases: Mapping[str, Case]
 
-    def __str__(self) -> str:
-        figures = ", ".join(f"{name} {value}" for name, value in self.figures.items())
-        return "\n".join([figures, *map(str, self.findings)])
+    def record(self, workflow: str) -> str:
+        """All that is recorded of the workflow, a line for each row."""
+        case = self.cases[workflow]
+        lines = ["row", case.row, "steps", *case.steps, "intents", *case.intents.values(), "effects", *case.effects]
+        lines += ["told", *case.told, "history", *case.history]
+        return "\n".join(
+            one if isinstance(one, str) else "  " + ", ".join(f"{name} {value}" for name, value in one.items())
+            for one in lines
+        )
 
 
 def judge(url: str, schema: str, shop: Path, people: Path) -> Verdict:
@@ -67,7 +74,7 @@ def judge(url: str, schema: str, shop: Path, people: Path) -> Verdict:
     cases, findings = _cases(url, schema, shop, people)
     for one in cases.values():
         findings += one_by_one(one)
-    return Verdict(findings, _figures(cases, findings))
+    return Verdict(findings, _figures(cases, findings), cases)
 
 
 def one_by_one(case: Case) -> Iterator[Finding]:

@@ -52,7 +52,9 @@ class Outcome:
         if not_made:
             lines.append(f"  not made on this machine, since {NOT_HERE}: {', '.join(not_made)}")
         lines += [f"{name:<20} {value}" for name, value in self.figures.items()]
-        return "\n".join([*lines, *(f"WRONG: {one}" for one in self.wrong), "all is well" * (not self.wrong)])
+        lines += [*(f"WRONG: {one}" for one in self.wrong), "all is well" * (not self.wrong)]
+        named = [workflow for workflow in self.verdict.cases if any(workflow in one for one in self.wrong)]
+        return "\n".join([*lines, *(f"--- {workflow}\n{self.verdict.record(workflow)}" for workflow in named[:5])])
 
 
 def run(told: Setting) -> Outcome:
@@ -115,7 +117,5 @@ def _command(world: World, name: str, **env: str) -> dict[str, Any]:
 
 
 def _mistakes(checked: Mapping[str, Any]) -> list[str]:
-    return [
-        *map(str, checked["problems"]),
-        *(f"{one['table']} {one['row']}: {one['stands']}" for one in checked["mistakes"]),
-    ]
+    wrong = (f"{one['table']} {one['row']}: {one['stands']}; should be: {one['should']}" for one in checked["mistakes"])
+    return [*checked["problems"], *wrong]

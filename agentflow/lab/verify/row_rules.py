@@ -132,7 +132,7 @@ WHERE (w.attempts, w.crashes) <> (coalesce(c.attempts, 0), coalesce(c.crashes, 0
     Rule(
         "a recovery begins with its claim",
         "A row says when the first take-over since its last parking was made, and nothing if there was none.",
-        """
+        f"""
 WITH parked AS (
     SELECT workflow_id, max(n) AS n
     FROM history
@@ -149,7 +149,9 @@ SELECT 'workflows', id,
        coalesce('recovery_started_at ' || recovery_started_at, 'no recovery'),
        coalesce('a recovery between ' || asked_at || ' and ' || at, 'no recovery')
 FROM workflows LEFT JOIN first ON workflow_id = id
-WHERE (recovery_started_at IS NULL) <> (at IS NULL) OR recovery_started_at NOT BETWEEN asked_at AND at""",
+WHERE (recovery_started_at IS NULL) <> (at IS NULL) OR recovery_started_at NOT BETWEEN asked_at AND at
+  AND ({STEADY} OR recovery_started_at NOT BETWEEN at - {AT_ONCE} AND at  -- it may be set while the claim runs
+       AND recovery_started_at NOT BETWEEN asked_at AND asked_at + {AT_ONCE})""",
     ),
     Rule(
         "a row's time is its entry's",

@@ -96,6 +96,12 @@ def test_a_clock_that_is_set_at_any_moment_is_no_fault(clock: Clock, line: str) 
 def test_a_clock_that_was_set_is_said_and_hides_no_time_that_its_own_row_contradicts(engine: Engine) -> None:
     own = finished_laboratory(engine)
     assert check_rows(own.database).not_observed == []
+    plant(  # the clock is set back while a claim that takes over is carried out
+        own,
+        "UPDATE {s}.history SET detail = (detail::jsonb || jsonb_build_object('asked_at', at + interval '30 s'))::json "
+        "WHERE workflow_id = 'recovered' AND transaction = 'claim' AND fence_token = 2",
+    )
+    assert [one.rule for one in check_rows(own.database).mistakes] == ["a recovery begins with its claim"]
     back = "SET at = at - interval '1 hour' WHERE workflow_id = 'approved' AND n > 4"
     plant(
         own,
