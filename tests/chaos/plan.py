@@ -98,7 +98,7 @@ def _wishes(setting: Setting, chance: Random) -> Iterator[Wish]:
         at, workflow, person = chance.uniform(0, 0.92 * setting.seconds), f"{name}-{n:05}", chance.randrange(2)
         request, event = _request(name, n, chance)
         yield Wish(at, person, "create", workflow, name, request)
-        later = at + chance.expovariate(4 / setting.seconds)
+        later = min(at + chance.expovariate(4 / setting.seconds), 0.97 * setting.seconds)
         if event:
             yield Wish(later, person, "deliver", workflow, event, chance.random() < 0.8)
             if chance.random() < 0.3:  # again, perhaps by somebody else, perhaps with another payload

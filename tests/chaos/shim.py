@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shim.c")
@@ -19,6 +20,8 @@ def why_not() -> str | None:
     """Why the server's clock and disk cannot be told what to do on this machine, or None if they can."""
     if sys.platform != "linux":
         return "LD_PRELOAD needs Linux"
+    if set(" :") & set(tempfile.gettempdir()):
+        return f"LD_PRELOAD takes no path like {tempfile.gettempdir()!r}"
     return None if shutil.which("cc") else "there is no C compiler `cc`"
 
 

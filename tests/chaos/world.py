@@ -111,7 +111,8 @@ class World:
         for strike in self.plan.strikes:
             self.wait(begin + strike.at - time.monotonic())
             self._strike(strike)
-        self._until(lambda: not self._open and not any(person.is_alive() for person in self._people))
+        if not self._until(lambda: not self._open and not any(person.is_alive() for person in self._people)):
+            self.problems.append(f"people had no answer for {PATIENCE:g} s")
 
     def settle(self) -> None:
         """All that people asked for has come to an end, and the workers have stopped.
