@@ -7,11 +7,15 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import psutil
+
 from tests.chaos.keeper import birth
+from tests.support.helpers import eventually
 from tests.support.programs import Program, environment
 
 PATIENCE = 60.0  # seconds for a worker that was told to stop
@@ -30,8 +34,16 @@ class Berth:
     @property
     def is_at_work(self) -> bool:
         """Whether a worker runs here that has begun to work, and nobody has done anything to it."""
-        alive = self.process is not None and self.process.poll() is None
-        return alive and not self.done and '"worker_started"' in self.log.read_text()
+        return self._is_untouched and '"worker_started"' in self.log.read_text()
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether a worker runs here that has not begun to work yet, and nobody has done anything to it."""
+        return self._is_untouched and not self.is_at_work
+
+    @property
+    def _is_untouched(self) -> bool:
+        return self.process is not None and self.process.poll() is None and not self.done
 
 
 class Crew:
@@ -85,8 +97,10 @@ class Crew:
 
     def close(self) -> None:
         """All have stopped, as they were asked to."""
+        self.look()
         self._closing = True
         for berth in self._berths:
+            eventually(lambda berth=berth: not berth.is_beginning, PATIENCE)  # to hear a signal it must have begun
             self._signal(berth, "stopped", signal.SIGTERM)
         for berth in self._berths:
             if berth.process:
@@ -106,24 +120,15 @@ class Crew:
     def _start(self, berth: Berth) -> None:
         self.counts["started"] += 1
         berth.log, berth.done = self._folder / f"{berth.name}.{self.counts['started']}.log", set()
-        arguments = [
-            "worker",
-            "--schema",
-            "chaos",
-            "--name",
-            berth.name,
-            "--lease",
-            f"{self._lease:g}",
-            "--poll",
-            "0.2",
-        ]
+        arguments = f"worker --schema chaos --name {berth.name} --lease {self._lease:g} --poll 0.2".split()
         arguments += ["--workflows", "tests.chaos.workflows:WORKFLOWS"]
         env = environment(**{**self._env, "DATABASE_URL": berth.url})
         with berth.log.open("w") as log, open(os.devnull) as nothing:
             berth.process = Program(
                 arguments, module="tests.chaos.worker", standard=(nothing, log, log), env=env, cwd=self._folder
             )
-        self._began(birth(berth.process.pid))
+        with suppress(psutil.NoSuchProcess):  # it has ended, and will be missed by look()
+            self._began(birth(berth.process.pid))
 
     def _ended(self, berth: Berth) -> None:
         assert berth.process
