@@ -163,7 +163,7 @@ def disk_full(world: World, chance: Random) -> Lasting:
 @_kind("server", shim=True)
 def clock_ahead(world: World, chance: Random) -> Lasting:
     """The server's clock jumps ahead, up to an hour, and back."""
-    return _jump(world, chance, chance.choice((10, 60, 600, world.HOUR)))
+    return _jump(world, chance, chance.choice((30, 600, world.HOUR, world.HOUR)))
 
 
 @_kind("server", shim=True)
