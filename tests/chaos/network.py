@@ -17,7 +17,7 @@ from typing import Literal
 
 from sqlalchemy.engine import URL
 
-from tests.support.proxy import Relay
+from tests.support.proxy import Relay, cut
 
 Trouble = Literal["replies_swallowed", "requests_dropped", "reset", "half_closed", "delayed", "black_hole", "refused"]
 TROUBLES: dict[Trouble, float] = {
@@ -50,7 +50,7 @@ class Network(Relay):
 
     def _line(self, client: socket.socket, server: socket.socket) -> None:
         if self._strikes("refused"):
-            return self.cut(client, server)
+            return self._cut(client, server)
         threading.Thread(
             target=self._pass_on, args=(server, client, client, server, "replies_swallowed"), daemon=True
         ).start()
@@ -78,10 +78,15 @@ class Network(Relay):
                     break
                 if self._strikes("half_closed"):  # this direction says goodbye, the other one goes on
                     return target.shutdown(socket.SHUT_WR)
-        self.cut(client, server)
+        self._cut(client, server)
 
     def _strikes(self, trouble: Trouble) -> bool:
         if trouble not in self._troubles or self._chance.random() >= TROUBLES[trouble]:
             return False
         self.happened[trouble] += 1
         return True
+
+    def _cut(self, client: socket.socket, server: socket.socket) -> None:
+        self._sockets.difference_update((client, server))
+        cut(client)
+        cut(server)

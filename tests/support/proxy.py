@@ -57,15 +57,8 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.cut(*self._sockets)
-
-    def cut(self, *several: socket.socket) -> None:
-        """These sockets are closed, whoever still reads from them."""
-        self._sockets.difference_update(several)
-        for one in several:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        for one in tuple(self._sockets):
+            cut(one)
 
     def _line(self, client: socket.socket, server: socket.socket) -> None:
         """One connection begins: both ends, on a thread of its own."""
@@ -83,7 +76,7 @@ class Relay:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server = self._connect()
         except OSError:  # as if there were no proxy
-            return self.cut(client)
+            return cut(client)
         self._sockets.add(server)
         self._line(client, server)
 
@@ -142,6 +135,13 @@ class Proxy(Relay):
             return (how, hooks) if nth == 1 else None
 
 
+def cut(one: socket.socket) -> None:
+    """The socket is closed, whoever reads from it or writes to it."""
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
+
+
 class _Line:
     """One client's connection: two threads that pass messages on."""
 
@@ -162,7 +162,8 @@ class _Line:
         except BaseException as error:
             self.proxy.trouble.append(error)
         if self.losing != "pending" or work == self._down:
-            self.proxy.cut(self.client, self.server)
+            cut(self.client)
+            cut(self.server)
 
     def _up(self) -> None:
         reader = self.client.makefile("rb")
@@ -187,8 +188,8 @@ class _Line:
         sent(self.pid)
         self.proxy.lost += 1
         if how == "withdrawn":
-            self.proxy.cut(self.server)
-        self.proxy.cut(self.client)
+            cut(self.server)
+        cut(self.client)
         after(self.pid)
 
     def _down(self) -> None:
