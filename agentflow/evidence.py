@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 SEMANTICS = "at-least-once execution, exactly-once business effect per idempotency key"
 REPORT = Path("artifacts/reliability-report.json")
-_OF_EFFECTS = ("tool_execution_attempts", "business_effects", "duplicate_business_effects", "unacknowledged_effects")
+_OF_EFFECTS = (
+    "tool_execution_attempts", "business_effects", "duplicate_business_effects", "missing_business_effects",
+    "unacknowledged_effects",
+)  # fmt: skip
 _TOLD = Statement(
     "told",
     "What a tool of one's own tells (p_told) against the rows: effects of no workflow here, or of no such plan.",
@@ -98,6 +101,11 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
     for tool in {id(one): one for one in tools}.values():
         name, effects = own_name(tool, database.schema), getattr(tool, "effects", None)
         if name is None or effects is None:
+            continue
+        if isinstance(tool, type):
+            told.problems.append(
+                f"{name} is a class, and its effects are not observed: name an object of it, such as tool = {tool.__name__}()"
+            )
             continue
         try:
             found = [_row(one, f"{name} {n}") for n, one in enumerate(effects(), 1)]

@@ -97,7 +97,10 @@ class SimulatedTool:
 
 
 def own_name(tool: Any, schema: str) -> str | None:
-    """What a tool of one's own is called, `module:name`; None for the simulated one, whose ledger is beside that schema."""
+    """What a tool of one's own is called, `module:name`; None for the simulated one, whose ledger is beside that schema.
+
+    An object is called as in its class's module, or by its class if it has no name there.
+    """
     if getattr(tool, "ledger", None) == schema:
         return None
     while isinstance(tool, partial):
@@ -106,7 +109,8 @@ def own_name(tool: Any, schema: str) -> str | None:
     module, script = named.__module__, getattr(sys.modules["__main__"], "__file__", None)
     if module == "__main__" and script:  # it has the name under which others import it
         module = Path(script).stem
-    return f"{module}:{named.__qualname__}"
+    there = {} if named is tool else vars(sys.modules[named.__module__])
+    return f"{module}:{next((name for name, value in there.items() if value is tool), named.__qualname__)}"
 
 
 def no_answer(name: str, lost: str) -> TimeoutError:

@@ -133,15 +133,14 @@ planned AS (
 ),
 facts AS (
     SELECT workflow_id, action, status, effects, 0 AS strays,
-           -- No effect is known: was it given to a tool of one's own that did not tell?
-           CASE WHEN effects = 0 AND status <> 'REFUSED' THEN (
-               SELECT detail ->> 'tool'
-               FROM agentflow.history AS h
-               WHERE h.workflow_id = planned.workflow_id
-                 AND subject = key
-                 AND event IN ('action_intent_committed', 'action_acknowledged')
-                 AND detail ->> 'tool' <> ALL(%(p_asked)s)
-               LIMIT 1) END AS tool
+           -- A tool of one's own to which it was given and which did not tell, whatever others tell of it.
+           (SELECT detail ->> 'tool'
+            FROM agentflow.history AS h
+            WHERE h.workflow_id = planned.workflow_id
+              AND subject = key
+              AND event IN ('action_intent_committed', 'action_acknowledged')
+              AND detail ->> 'tool' <> ALL(%(p_asked)s)
+            LIMIT 1) AS tool
     FROM planned
     UNION ALL
     -- Effects under no planned key; those under one made-up key, or each one without a key, could be one action's.
@@ -164,7 +163,7 @@ named AS (
            count(*) FILTER (WHERE effects = 0 AND status = 'ACKNOWLEDGED') AS undone,
            count(*) FILTER (WHERE effects = 0 AND status = 'PENDING') AS pending,
            count(tool) AS unseen,
-           count(tool) FILTER (WHERE status = 'ACKNOWLEDGED') AS unseen_done,
+           count(tool) FILTER (WHERE effects = 0 AND status = 'ACKNOWLEDGED') AS unseen_done,
            string_agg(DISTINCT tool, ', ') AS tools
     FROM facts
     GROUP BY workflow_id, action
@@ -188,8 +187,8 @@ SELECT (SELECT CASE count(*) WHEN count(attempts) THEN coalesce(sum(attempts), 0
            SELECT id
            FROM agentflow.workflows
            WHERE finished_at IS NOT NULL)), 0)::bigint AS unacknowledged_effects,
-       coalesce(sum(greatest(0, unseen - strays)), 0)::bigint AS effects_not_observed,
-       string_agg(DISTINCT tools, ', ') FILTER (WHERE unseen > strays) AS tools
+       coalesce(sum(unseen), 0)::bigint AS effects_not_observed,
+       string_agg(DISTINCT tools, ', ') AS tools
 FROM judged""",
 )  # fmt: skip
 

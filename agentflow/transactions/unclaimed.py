@@ -83,12 +83,8 @@ class UnclaimedTransactions:
                 "not changed; choose another id." + others
             )
         inserted = {row["id"]: bool(row["inserted"]) for row in rows}
-        unknown = {
-            i for i, named in zip(ids, wanted, strict=True) if in_doubt and not inserted[i] and named is not None
-        }
-        return {
-            i: None if i in unknown else inserted[i] or in_doubt for i in ids
-        }  # nobody else has an id that we made up
+        named = {i for i in wanted if i is not None}  # nobody else has an id that we made up
+        return {i: inserted[i] or (in_doubt and (None if i in named else True)) for i in ids}
 
     def get_workflow(self, workflow_id: str) -> dict[str, Any] | None:
         """The workflow's row with `request`, `steps` and `actions`, or None."""
@@ -131,9 +127,8 @@ class UnclaimedTransactions:
         if row["outcome"] == "refused" and not row["same"]:
             met = {"status": f"the workflow is {row['status']}", "event": "another payload came first and stays"}
             why = ", and ".join(met[guard] for guard in row["guards"])
-            raise EventRefused(
-                f"Workflow {workflow_id!r}, event {name!r:.80}: {why}. Nothing was changed; see get_workflow()."
-            )
+            said = f"Workflow {workflow_id!r}, event {name!r:.80}: {why}"
+            raise EventRefused(f"{said}. Nothing was changed; see get_workflow().")
 
     def cancel_workflow(self, workflow_id: str) -> None:
         """Cancels the workflow; a worker that holds it is refused from now on. Transaction: cancel.
@@ -150,12 +145,11 @@ class UnclaimedTransactions:
         Raises UnknownWorkflow, and AlreadyFinished if it is not failed, if somebody else has requeued it meanwhile, or if it
         would only replay the same end: it went on after the failure that it raised, with a compensation perhaps.
         """
-        seen = self.get_workflow(workflow_id) or {"fence_token": 0, "status": "", "steps": []}
-        if seen["status"] == "failed" and seen["error"]["type"] == "StepFailed" and seen["steps"][-1]["error"] is None:
-            raise AlreadyFinished(
-                workflow_id, "failed", f"cannot be requeued, because what it recorded after the failure that it raised "
-                f"({seen['steps'][-1]['step_id']!r}) stands, and it would end the same way; create another workflow"
-            )  # fmt: skip
+        seen = self.get_workflow(workflow_id) or {"fence_token": 0, "status": "", "steps": [], "error": None}
+        last = seen["steps"][-1:] if (seen["error"] or {}).get("type") == "StepFailed" else []
+        if last and last[0]["error"] is None:
+            why = f"what it recorded after the failure that it raised ({last[0]['step_id']!r}) stands, and it would end the same"
+            raise AlreadyFinished(workflow_id, "failed", f"cannot be requeued, because {why}; create another workflow")
         row = self._unclaimed("requeue", workflow_id, params={"p_seen": seen["fence_token"]})
         if row["outcome"] == "committed" or (row["in_doubt"] and seen["status"] == "failed"):
             return  # in doubt, and not as it was: an earlier issue was committed, whatever came of the workflow since

@@ -209,6 +209,13 @@ def ships_anyway(run: Any, item: str) -> Any:
         return run.side_effect("refund", key="refund", arguments=item)
 
 
+def hides_the_refunds_refusal(run: Any, item: str) -> Any:
+    try:
+        return shop(run, item)
+    except StepFailed:
+        return "sorry"
+
+
 def pays_twice(run: Any, item: str) -> Any:
     run.side_effect("charge", key="charge-2", arguments=item)
     return shop(run, item)
@@ -291,6 +298,10 @@ COUNTER, STARTED = itertools.count(), str(uuid.uuid4())[:9]
         ),
         (lambda run, item: shop(run, item, keys=lambda a: f"{a}-{STARTED}"), "Keys must be the same in every run"),
         (all_in_one, "When charging is refused, the world holds refund, and it should hold nothing."),
+        (
+            hides_the_refunds_refusal,
+            "your workflow is completed: the customer has paid, has nothing, and nobody is told",
+        ),
         (ships_anyway, "When charging is refused, the world holds ship, and it should hold nothing."),
         (pays_twice, "When all goes well, there are 2 effects of charge: it was asked for under more than one key."),
         (only_charges, "When all goes well, nothing was shipped. The shop was only asked to charge."),

@@ -11,16 +11,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentflow import Engine, ToolCall
+from agentflow.errors import ToolRefused
 from agentflow.evidence import ask, recoveries
 from agentflow.lab.history.sentences import sentences
 from agentflow.lab.notebook.tables import snapshot
 from agentflow.lab.plots.frames import effects_frame
+from agentflow.lab.verify.checker import check_rows
 from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import Rows, read_rows
 from agentflow.tools import SimulatedTool, own_name
 from tests.conftest import rows
 from tests.support.helpers import eventually, working
-from tests.support.runs import crash, settle, start
+from tests.support.runs import crash, settle, start, turn
 
 PAY = "pay"
 OF_EFFECTS = ("tool_execution_attempts", "business_effects", "duplicate_business_effects", "unacknowledged_effects")
@@ -136,6 +138,37 @@ def test_tables_and_pictures_say_what_is_not_observed_and_invariants_do_not_call
     assert violations(Transition(before, after, Mover())) == []
 
 
+def test_an_effect_that_another_tool_tells_does_not_hide_that_the_actions_own_tool_was_not_asked(
+    engine: Engine,
+) -> None:
+    """The first charge went to a tool that tells, and its reply was lost; the second to one that nobody asks."""
+    asked, shop = OpenShop(heeds=True), Shop()
+    charged(engine, shop, died=False)
+    asked.charged.append(Effect("order:k", PAY, "order"))
+    engine.tool = asked
+    assert figures(engine, asked) == [None] * 4
+    assert engine.reliability_metrics(asked)["missing_business_effects"] is None
+    assert "test_own_tools:Shop" in problems(engine, asked)
+    assert snapshot(engine, "order").judged.sign == "?"
+    told = ask(engine.database, [asked])
+    checked = check_rows(engine.database, told=told.effects, asked=told.asked)
+    assert list(checked.mistakes) == [] and "test_own_tools:Shop" in checked.not_observed[0]
+
+
+def test_a_class_in_place_of_its_object_is_named_as_one(engine: Engine) -> None:
+    charged(engine, OpenShop())
+    assert "OpenShop is a class, and its effects are not observed: name an object of it" in problems(engine, OpenShop)
+
+
+def test_a_tool_may_have_acted_before_it_refused(engine: Engine) -> None:
+    def pays_and_refuses(call: ToolCall) -> Any:
+        raise ToolRefused("the account is closed")
+
+    start(engine, lambda run, _: run.side_effect(PAY, key="k", tool=pays_and_refuses), workflow_id="order")
+    assert turn(engine) == "failed"
+    assert figures(engine) == [None] * 4
+
+
 def test_a_tool_of_which_the_told_effect_is_gone_has_lost_it(engine: Engine) -> None:
     shop = engine.tool = OpenShop(heeds=True)
     charged(engine, shop, died=False)
@@ -196,6 +229,8 @@ def test_a_tool_is_known_by_its_module_and_name(engine: Engine, monkeypatch: pyt
     assert own_name(engine.world, schema) is None
     assert own_name(SimulatedTool(engine.world.database), "another") == "agentflow.tools:SimulatedTool"
     assert own_name(Shop(), schema) == own_name(functools.partial(Shop()), schema) == f"{__name__}:Shop"
+    monkeypatch.setattr(sys.modules[__name__], "mail", mail := Shop(), raising=False)
+    assert own_name(mail, schema) == f"{__name__}:mail"
     monkeypatch.setattr(raises, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/orders.py", raising=False)
     assert own_name(raises, schema) == "orders:raises"

@@ -117,7 +117,7 @@ def belief_of(intents: Sequence[Row], effects: Sequence[Row]) -> Belief:
         if key is not None:
             whose[key] = found  # the same made-up key once more is the same action
     for one, row in zip(actions, intents, strict=False):
-        one.unseen = bool(row.get("unseen")) and not one.effects and one.status != "REFUSED"
+        one.unseen = bool(row.get("unseen"))
     return Belief(actions)
 
 

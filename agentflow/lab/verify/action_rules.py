@@ -67,8 +67,8 @@ FROM action_intents AS i
 LEFT JOIN (SELECT DISTINCT ON (idempotency_key) * FROM effects ORDER BY idempotency_key, effect_id) AS l
   USING (idempotency_key)
 WHERE i.status = 'ACKNOWLEDGED'
-  AND (i.tool_result::jsonb <> l.result::jsonb  -- a tool of one's own tells of no result
-       OR l.effect_id IS NULL AND (i.workflow_id, i.key) NOT IN (SELECT workflow_id, key FROM unseen))""",
+  AND (i.tool_result::jsonb <> l.result::jsonb OR l.effect_id IS NULL)  -- a tool of one's own tells of no result
+  AND (i.workflow_id, i.key) NOT IN (SELECT workflow_id, key FROM unseen)""",
     ),
     Rule(
         "one effect for each planned action",

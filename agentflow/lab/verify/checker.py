@@ -120,12 +120,9 @@ WITH effects AS (
 ),
 unseen AS (
     SELECT DISTINCT workflow_id, subject AS key, detail ->> 'tool' AS tool
-    FROM history AS h
+    FROM history
     WHERE event IN ('action_intent_committed', 'action_acknowledged')
       AND NOT current_setting('agentflow.asked')::jsonb ? (detail ->> 'tool')
-      AND NOT EXISTS (
-          SELECT FROM action_intents AS i JOIN effects USING (workflow_id, idempotency_key)
-          WHERE i.workflow_id = h.workflow_id AND i.key = h.subject)
 )
 """
 

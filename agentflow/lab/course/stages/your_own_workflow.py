@@ -113,6 +113,11 @@ def _ended_well(row: Row, case: str, refused: Sequence[str], *, refunded: bool) 
         )
     if error:
         raise CheckFailed(f"When {case}, your workflow failed: {error['type']}: {error['message']}")
+    if "refund" in refused:
+        raise CheckFailed(
+            f"When {case}, your workflow is {row['status']}: the customer has paid, has nothing, and nobody is told. Let the "
+            "refund's refusal fail the workflow: an operator must see that."
+        )
     if row["status"] != "completed":
         raise CheckFailed(f"When {case}, your workflow is left {row['status']}. It must reach its end without help.")
 
