@@ -115,6 +115,8 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
             silent.add(name)
             continue
         told.asked.append(name)
+        if not hasattr(tool, "__qualname__"):  # where it was called it may have had no name of its own
+            told.asked.append(str(own_name(type(tool), database.schema)))
         told.effects.extend(found)
     told.asked[:] = sorted({*told.asked} - silent)
     if told.effects:

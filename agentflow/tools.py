@@ -109,7 +109,7 @@ def own_name(tool: Any, schema: str) -> str | None:
     module, script = named.__module__, getattr(sys.modules["__main__"], "__file__", None)
     if module == "__main__" and script:  # it has the name under which others import it
         module = Path(script).stem
-    there = {} if named is tool else vars(sys.modules[named.__module__])
+    there = {} if named is tool else getattr(sys.modules.get(named.__module__), "__dict__", {})
     return f"{module}:{next((name for name, value in there.items() if value is tool), named.__qualname__)}"
 
 

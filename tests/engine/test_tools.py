@@ -259,9 +259,15 @@ def no_key(engine: Engine) -> Callable[[ToolCall], Any]:
     return lambda call: engine.world(replace(call, idempotency_key=None))
 
 
+def in_the_ledger(engine: Engine, tool: Any) -> Any:
+    """The tool, which says that the world's ledger has all that it does."""
+    tool.ledger = engine.world.ledger
+    return tool
+
+
 @pytest.mark.parametrize("broken", [new_key, no_key])
 def test_second_effect_under_a_key_made_up_anew_or_none_is_found(engine: Engine, broken: Any) -> None:
-    engine.tool = broken(engine)
+    engine.tool = in_the_ledger(engine, broken(engine))
     lost, fine = engine.create_workflows(["login"] * 2)
     crash(engine, "tool")
     assert [settle(engine, i)["status"] for i in (lost, fine)] == ["completed"] * 2
@@ -287,9 +293,9 @@ def test_doubled_effect_is_found_although_another_action_of_its_name_has_none_ye
 def test_doubled_effect_is_found_although_another_action_of_its_name_was_refused(engine: Engine) -> None:
     def careful(run: Any, _: Any) -> None:
         try:
-            run.side_effect("pay", key="k1", tool=refuses)
+            run.side_effect("pay", key="k1", tool=in_the_ledger(engine, refuses))
         except Exception:
-            run.side_effect("pay", key="k2", tool=new_key(engine))
+            run.side_effect("pay", key="k2", tool=in_the_ledger(engine, new_key(engine)))
 
     def refuses(call: ToolCall) -> Any:
         raise ToolRefused("no")
