@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,9 +23,10 @@ from psycopg.rows import DictRow, dict_row
 
 from .address import addresses
 from .driver_errors import is_spent, translate, unconnected
-from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
+from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_event, logger
 from .model import Boundary, Hook
+from .patience import Patient
 from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
 
 if TYPE_CHECKING:  # importing SQLAlchemy takes longer than all the rest, so only who asks for it waits for it
@@ -64,7 +64,7 @@ _SETTINGS = (
 )
 
 
-class Database:
+class Database(Patient):
     """One PostgreSQL database and one pair of schemas in it.
 
     `url` is a SQLAlchemy or libpq URL; `patience` is for how many seconds a transaction is tried again while PostgreSQL
@@ -142,34 +142,39 @@ class Database:
         statement had been sent) when `patience` runs out.
         """
 
-        def after(outcome: Any, **known: Any) -> None:
-            if hook:
-                hook(replace(boundary, edge="after", outcome=outcome, **known))
+        in_doubt = False
 
-        deadline, pause, in_doubt = 0.0, 0.0, False
-        while True:
-            if hook:
-                hook(boundary)
-            deadline = deadline or time.monotonic() + self.patience  # a worker may stand in the hook for an hour
+        def tell(told: Boundary) -> None:
+            try:
+                if hook:
+                    hook(told)
+            except DatabaseAway as away:
+                away.waited = True  # it is the hook's own: nothing is issued again for it
+                raise
+
+        def after(outcome: Any, **known: Any) -> None:
+            tell(replace(boundary, edge="after", outcome=outcome, **known))
+
+        def once() -> list[DictRow]:
+            nonlocal in_doubt
+            tell(boundary)
             try:
                 rows = self.execute(boundary.transaction, params)
             except DatabaseAway as away:
                 lost = isinstance(away, OutcomeUnknown)
                 in_doubt = in_doubt or lost
                 after("unknown" if lost else "refused")
-                if time.monotonic() + pause >= deadline or self.give_up.is_set():
-                    raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
+                raise OutcomeUnknown(str(away)) if in_doubt else away from away.__cause__
             except AgentFlowError:
                 after("refused")
                 raise
-            else:
-                _log(rows, boundary)
-                # No row of the workflow means that it was refused; a claim names none, and may find nothing.
-                none = "refused" if boundary.workflow else "committed"
-                after(rows[0].get("outcome", "committed") if rows else none, **_claimed(boundary, rows))
-                return rows, in_doubt
-            self.give_up.wait(pause)
-            pause = min(1.0, pause * 2 or 0.05)
+            _log(rows, boundary)
+            # No row of the workflow means that it was refused; a claim names none, and may find nothing.
+            none = "refused" if boundary.workflow else "committed"
+            after(rows[0].get("outcome", "committed") if rows else none, **_claimed(boundary, rows))
+            return rows
+
+        return self.patiently(once), in_doubt
 
     def read(self, name: str, params: Mapping[str, Any]) -> list[DictRow]:
         """Returns the rows of a named read; it is tried again like a transaction, and has no boundary."""
@@ -180,32 +185,13 @@ class Database:
         return self._pass(name, self._texts[name], params)
 
     def run(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[DictRow]:
-        """Like execute(), for a statement that is not among the named ones. It must return rows."""
-        return self._pass(statement.name, statement.render(self.schema), params)
-
-    def read_sql(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[list[str], list[DictRow]]:
-        """The columns and rows of one query, which names tables without a schema and can change nothing.
-
-        `params` fill `:name`. Raises QueryRefused with PostgreSQL's words, DatabaseAway.
-        """
-
-        def read(cursor: psycopg.Cursor[DictRow]) -> tuple[list[str], list[DictRow]]:
-            try:
-                with cursor.connection.transaction():
-                    cursor.execute("SET TRANSACTION READ ONLY")
-                    cursor.execute(f'SET LOCAL search_path TO "{self.schema}", "{self.schema}{WORLD_SUFFIX}"')
-                    # Prepared: PostgreSQL then takes one command only, and refuses a COMMIT in front of another.
-                    rows = cursor.execute(driver_sql(sql), params or {}, prepare=True).fetchall()
-                    return [column.name for column in cursor.description or ()], rows
-            except (psycopg.ProgrammingError, psycopg.DataError, psycopg.errors.ReadOnlySqlTransaction) as error:
-                raise QueryRefused(str(error).strip()) from error
-
-        self._pass("session", "", None)
-        return self._with_cursor("query", read)
+        """Like read(), for a statement that is not among the named ones. It must return rows, and bear being issued twice."""
+        text = statement.render(self.schema)
+        return self.patiently(lambda: self._pass(statement.name, text, params))
 
     def session(self) -> psycopg.Connection[DictRow]:
         """A connection for several statements, committed one by one, that the caller closes. Raises DatabaseAway."""
-        connection = self._given_connection()
+        connection = self.patiently(self._given_connection)
         connection.row_factory = dict_row
         return connection
 
@@ -227,6 +213,10 @@ class Database:
         if name == "session":
             return []
         return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall())
+
+    def _lend(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
+        self._pass("session", "", None)
+        return self._with_cursor(name, work)
 
     def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
         cursor = self._take()
@@ -301,14 +291,6 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        current_setting('full_page_writes')::bool AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
-
-
-def driver_sql(sql: str) -> bytes:
-    """The SQL as the driver expects it: `:name` as `%(name)s`, and each percent sign twice."""
-    from sqlalchemy import text
-    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-
-    return str(text(sql).compile(dialect=PGDialect_psycopg())).encode()  # type: ignore[no-untyped-call]
 
 
 def _claimed(boundary: Boundary, rows: list[DictRow]) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from . import server
 from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
-from .errors import AgentFlowError, ServerError
+from .errors import AgentFlowError, SchemaMissing, ServerError
 from .migrations import is_laboratory, standing, way_out
+from .stuck import look_for_stuck
 
+PATIENCE = 2.0  # seconds, for a server that is just starting
 OLDEST = 150000  # server_version_num of PostgreSQL 15
 PACKAGES = (
     "sqlalchemy",
@@ -89,7 +91,7 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
     """Which server is meant; returns the database in it if it can be asked now."""
     if not is_embedded():
         try:
-            database = Database(os.environ["DATABASE_URL"], schema, patience=0)
+            database = Database(os.environ["DATABASE_URL"], schema, patience=PATIENCE)
         except AgentFlowError as error:
             yield Diagnosis("server", False, str(error), "Fix DATABASE_URL, or unset it to use the embedded server.")
             return None
@@ -115,7 +117,7 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
     embedded = server.Server(home)
     if embedded.is_running():
         yield Diagnosis("server", True, f"The embedded server in {home} is running.")
-        return Database(embedded.url(), schema, patience=0)
+        return Database(embedded.url(), schema, patience=PATIENCE)
     made = "exists" if embedded.data.exists() else "will be made there"
     says = f"The embedded server is not running; its data {made}: {home}. `agentflow lab` starts it from {programs}."
     yield Diagnosis("server", True, says)
@@ -123,7 +125,7 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
 
 
 def _answering(database: Database) -> Iterator[Diagnosis]:
-    found = database.check()
+    found = database.patiently(database.check)
     ok = found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"]
     says = f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}."
     mend = "AgentFlow needs PostgreSQL 15 or newer, encoding UTF8, and permission to write."
@@ -136,7 +138,13 @@ def _answering(database: Database) -> Iterator[Diagnosis]:
 
 
 def _schema(database: Database) -> Iterator[Diagnosis]:
-    how = standing(database)
+    try:
+        how = standing(database)
+    except SchemaMissing as refused:
+        yield Diagnosis(
+            "schema", False, str(refused.__cause__), "Ask its owner for the rights, or choose another --schema."
+        )
+        return
     says = {
         "missing": "has no AgentFlow tables",
         "old": "has older tables",
@@ -153,6 +161,16 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         marked = is_laboratory(database)
         says = "a laboratory: `agentflow reset` may" if marked else "not a laboratory: `agentflow reset` will not"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
+        yield from _queue(database)
+
+
+def _queue(database: Database) -> Iterator[Diagnosis]:
+    """A finding for each workflow that no worker can take, or one that there is none, or that nobody could look."""
+    look = look_for_stuck(database)
+    for said in look.sentences():
+        yield Diagnosis("queue", False, said)
+    if look.found == []:
+        yield Diagnosis("queue", True, look.says)
 
 
 def _chromium() -> Diagnosis:

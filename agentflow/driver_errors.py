@@ -76,6 +76,8 @@ def translate(
             f"{name}: PostgreSQL cannot store that much in one row ({said}). Nothing was changed; send less, or store it "
             "elsewhere."
         )
+    if _is_an_operators(error):
+        return _refused(error, name)
     if isinstance(error, _TRANSIENT) or _has_old_plan(error):
         return DatabaseAway(
             f"{name}: {where} cannot do this now ({said}). Nothing was changed; it will be tried again."
@@ -92,7 +94,16 @@ def translate(
             f"{name}: schema {schema!r} at {where} is not migrated, or may not be used ({said}). Run "
             "`agentflow migrate`."
         )
+    return _refused(error, name)
+
+
+def _is_an_operators(error: psycopg.Error) -> bool:
+    """Whether it comes out of a function or a policy, and we have none. With whatever sqlstate, that is no outage."""
+    return " function " in (error.diag.context or "") or error.diag.source_function == "ExecWithCheckOptions"
+
+
+def _refused(error: psycopg.Error, name: str) -> AgentFlowError:
     return AgentFlowError(
-        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {said}). Nothing was changed; fix what it names, "
-        "or run `agentflow doctor`."
+        f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {first_line(error)}). Nothing was changed; fix "
+        "what it names, or run `agentflow doctor`."
     )

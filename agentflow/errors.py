@@ -101,7 +101,9 @@ class ToolRefused(AgentFlowError):
 
 
 class DatabaseAway(AgentFlowError):
-    """PostgreSQL did not answer within the time that we were willing to wait."""
+    """PostgreSQL did not answer within the time that we were willing to wait (`waited`: it has been waited for)."""
+
+    waited = False
 
 
 class OutcomeUnknown(DatabaseAway):

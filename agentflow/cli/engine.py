@@ -200,6 +200,22 @@ def reset(
 
 
 @app.command()
+def free(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+    """Make due what a server's clock that was set back has stranded.
+
+    A workflow that was created or postponed while the clock was ahead is due now; a lease from then lasts as long as leases do.
+    """
+    from ..engine import find_database
+    from ..stuck import free as set_free
+
+    database = find_database(schema, patience=COMMAND_PATIENCE)
+    _check_that_it_exists(database)
+    freed = set_free(database)
+    said = f"{len(freed)} workflows were stranded in schema {schema!r} and are free now{': ' * bool(freed)}{', '.join(freed)}."
+    answer(as_json, {"schema": schema, "freed": freed}, said)
+
+
+@app.command()
 def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """Stop the embedded server; what is committed stays."""
     from ..server import Server, default_home
@@ -255,17 +271,19 @@ def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = 
     observed.
     """
     from ..engine import Engine, find_database
+    from ..stuck import look_for_stuck
     from . import launch
 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     _check_that_it_exists(database)
     figures = Engine(database).write_reliability_report(REPORT, *launch.own_tools(tool))
+    stuck = look_for_stuck(database)
     if as_json:
-        print_json(figures)
+        print_json({**figures, "stuck_workflows": stuck.found and [asdict(one) for one in stuck.found]})
     else:
         print_figures(figures)
         typer.echo(f"Written to {REPORT}.")
-    for said in _remarks(figures, schema):
+    for said in (*_remarks(figures, schema), *stuck.sentences()):
         typer.echo(said, err=as_json)
     for problem in figures["problems"]:
         typer.echo(f"agentflow: {problem}.", err=True)
@@ -307,7 +325,6 @@ def check(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = F
 
 def _check_that_it_exists(database: Database) -> None:
     """Checks that a schema of this name exists. Raises SchemaMissing, or DatabaseAway."""
-    database.read("purpose", {})  # waits for a server that is starting; the schema need not be there
     if not database.run(_THERE)[0]["there"]:
         raise SchemaMissing(
             f"Schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "

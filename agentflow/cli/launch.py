@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,10 +113,11 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
 
 def wait_for_tables(database: Database, identity: str) -> None:
     """Waits until the schema has the current tables, or the worker is told to stop."""
-    pause = 0.0
+    pause, once = 0.0, database.twin(patience=0)  # each try is told
     while not database.give_up.wait(pause):
         try:
-            return migrate(database, laboratory=is_embedded())
+            with closing(once):
+                return migrate(once, laboratory=is_embedded())
         except DatabaseAway as away:
             pause = min(5.0, pause * 2 or 0.1)
             log_event("database_away", worker_id=identity, error=str(away), next_try_seconds=pause)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import psycopg
 from psycopg.errors import DuplicateTable
 
 from ..database import Database
@@ -42,18 +41,20 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
     holds workflows or answers and was not marked so before they came, DatabaseAway if PostgreSQL cannot do it now.
     """
     purpose = LABORATORY_MARK if laboratory else COURSE_MARK if course else None
-    database.check()
-    if _is_done(database, purpose) or _made_again(database, purpose):
-        return
+    if not (_is_done(database, purpose) or _made_again(database, purpose)):
+        database.patiently(lambda: _upgrade(database, purpose))
+
+
+def _upgrade(database: Database, purpose: str | None) -> None:
     from alembic import command  # here, so that no other process waits for Alembic and SQLAlchemy to be imported
     from alembic.config import Config
     from alembic.util.exc import CommandError
-    from sqlalchemy import create_engine, event
+    from sqlalchemy import event
     from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
-    engine = create_engine(database.url)
+    engine = database.alchemy.execution_options(isolation_level="READ COMMITTED", schema_translate_map={})
     ran: list[str] = []
     event.listen(
         engine, "before_cursor_execute", lambda _connection, _cursor, statement, *_: ran.append(statement.strip())
@@ -62,6 +63,7 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
         with engine.begin() as connection:
             # A migrator that is frozen in here must not keep all others waiting.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '30s'")
             # One migrator at a time in this database: the others wait here and then find nothing to do.
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('agentflow.migrate'))")
@@ -87,7 +89,8 @@ def migrate(database: Database, *, laboratory: bool = False, course: bool = Fals
                 f"Schema {database.schema!r} at {database.where} could not be migrated ({said}): tables of an earlier one "
                 f"are left over. Nothing was changed; if nobody needs them, {way_out(database.schema)}, and try again."
             ) from error
-        kind = DatabaseAway if isinstance(error, OperationalError | InternalError) else AgentFlowError
+        lost = error.connection_invalidated or isinstance(error, OperationalError | InternalError)
+        kind = DatabaseAway if lost else AgentFlowError
         raise kind(
             f"Schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
             "that and run `agentflow migrate` (the user needs permission to create schemas)."
@@ -101,7 +104,6 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
 
     `damaged`: it had the current tables, and has lost one of them since.
     """
-    database.check()
     tables = re.findall(r"DELETE FROM (\S+)", database.sql("reset"))  # it empties every table
     seen = database.run(_TABLES, {"p_version": f'"{database.schema}".schema_version', "p_tables": tables})[0]
     versions = database.run(_VERSION) if seen["versioned"] else []
@@ -146,10 +148,13 @@ def _made_again(database: Database, purpose: str | None) -> bool:
     own, world = quoted(database.schema), quoted(database.schema + WORLD_SUFFIX)
     script = [one.replace(_WORLD, world).replace(_OWN, own) for one in _script]
     script += [f"COMMENT ON SCHEMA {own} IS '{purpose}'"] if purpose else []
-    with suppress(psycopg.Error), closing(database.session()) as session, session.transaction():
-        session.execute(";".join(script).encode())
-        return True
-    return False
+    try:
+        database.command(";".join(script))
+    except DatabaseAway:
+        raise
+    except AgentFlowError:  # perhaps that its tables are there, since an answer was lost
+        return False
+    return True
 
 
 def _without_names(statement: str, schema: str) -> str:

@@ -19,6 +19,7 @@ from .progress import ACKNOWLEDGE, CHECKPOINT, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
 from .reads import CONDITION, FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
 from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
+from .stranded import FREE, STRANDED
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
@@ -41,10 +42,10 @@ BY_PERSON = tuple(name for name, one in TRANSACTIONS.items() if one.by_person)
 GUARDED = tuple(name for name, one in TRANSACTIONS.items() if one.guarded)
 COUNTED = tuple(name for name, one in TRANSACTIONS.items() if one.counted)
 
-SIDE_WRITES = _by_name(FAULT, REFUSE, FORGET, RESET)
-"""What the laboratory and the simulated world write beside the engine's transactions, by name."""
+SIDE_WRITES = _by_name(FAULT, FREE, REFUSE, FORGET, RESET)
+"""What people, the laboratory and the simulated world write beside the engine's transactions, by name."""
 
-READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METRICS, CONDITION, RECOVERIES)
+READS = _by_name(RUNNABLE, INSPECT, LIST, LOOK_UP, HISTORY, FRAME, PURPOSE, METRICS, CONDITION, STRANDED, RECOVERIES)
 """What people and programs read, by name."""
 
 ALL_STATEMENTS = TRANSACTIONS | READS | SIDE_WRITES

@@ -22,6 +22,8 @@ WITH next AS MATERIALIZED (
       AND next_run_at <= (SELECT clock_timestamp())
       AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
       AND name = ANY(%(p_names)s)
+      -- All rows but these, whose claim was refused and which are passed by for a while; or only these.
+      AND (id = ANY(%(p_ids)s::text[])) = %(p_only)s
     ORDER BY next_run_at
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
@@ -62,10 +64,12 @@ entry AS (
                              'asked_at', statement_timestamp())
     FROM w
 )
-SELECT 'committed' AS outcome, entries AS n,
-       CASE WHEN status = 'ready' THEN 'workflow_claimed' ELSE 'workflow_failed' END AS event,
-       w.*
-FROM w""",
+SELECT CASE WHEN w.id IS NULL THEN 'refused' ELSE 'committed' END AS outcome, entries AS n,
+       CASE status WHEN 'ready' THEN 'workflow_claimed' WHEN 'failed' THEN 'workflow_failed' END AS event,
+       next.id AS chosen, w.*
+-- Without w, if a trigger of somebody else's has let nothing be written.
+FROM next
+LEFT JOIN w ON w.id = next.id""",
 )  # fmt: skip
 
 LOAD = Statement(

@@ -6,14 +6,17 @@ from .statement import Statement
 
 RUNNABLE = Statement(
     "runnable",
-    "Is there work that a claim may have skipped because its row was locked?",
+    "Which work is there, the oldest first, that a claim may have skipped because its row was locked?",
     text="""\
-SELECT EXISTS (
-    SELECT FROM agentflow.workflows
-    WHERE status = 'ready'
-      AND next_run_at <= (SELECT clock_timestamp())
-      AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
-      AND name = ANY(%(p_names)s)) AS runnable""",
+SELECT id, name
+FROM agentflow.workflows
+WHERE status = 'ready'
+  AND next_run_at <= (SELECT clock_timestamp())
+  AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
+  AND (%(p_names)s::text[] IS NULL OR name = ANY(%(p_names)s))
+  AND id <> ALL(%(p_ids)s::text[])
+ORDER BY next_run_at
+LIMIT %(p_most)s""",
 )  # fmt: skip
 
 INSPECT = Statement(

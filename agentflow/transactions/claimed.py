@@ -33,7 +33,8 @@ class Transactions(UnclaimedTransactions):
     ) -> Claim | None:
         """Claims the oldest runnable workflow of these names for the worker; returns None if there is none now.
 
-        Transaction: claim. A workflow whose crash budget is spent is failed instead, and the next one is claimed.
+        Transaction: claim. A workflow whose crash budget is spent is failed instead, and the next one is claimed. One whose
+        claim PostgreSQL refuses is logged and passed by for a while.
         """
         check_name("worker id", worker_id)
         lease = self.policy.lease_seconds if lease_seconds is None else lease_seconds
@@ -43,8 +44,9 @@ class Transactions(UnclaimedTransactions):
             "p_lease": timedelta(seconds=lease),
             "p_crash_budget": self.policy.crash_budget,
         }
+        boundary = Boundary("claim", "before", worker=worker_id)
         while True:
-            rows = self._claim(params, Boundary("claim", "before", worker=worker_id))
+            rows = self.aside.claimed(self.database, params, lambda told: self._claim(told, boundary))
             if not rows:
                 return None
             row = rows[0]
@@ -59,7 +61,8 @@ class Transactions(UnclaimedTransactions):
 
     def runnable(self, names: Sequence[str]) -> bool:
         """Whether there is work now, also behind a row that a claim skipped because it was locked."""
-        return bool(self.database.read("runnable", {"p_names": list(names)})[0]["runnable"])
+        params = {"p_names": list(names), "p_ids": self.aside.ids(), "p_most": 1}
+        return bool(self.database.read("runnable", params))
 
     def load(self, claim: Claim) -> tuple[Claim, list[Checkpoint], dict[str, ActionIntent]]:
         """Loads the checkpoints and planned actions of the claimed workflow, counted against its row.

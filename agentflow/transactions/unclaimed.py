@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg.rows import DictRow
 
+from ..aside import Aside
 from ..database import Database
 from ..errors import AgentFlowError, AlreadyFinished, BadName, EventRefused, IdTaken, UnknownWorkflow
 from ..model import Boundary, Hook, Policy
@@ -21,6 +22,7 @@ class UnclaimedTransactions:
 
     def __init__(self, database: Database, *, policy: Policy | None = None, hook: Hook | None = None) -> None:
         self.database, self.policy, self.hook = database, policy or Policy(), hook
+        self.aside = Aside()
 
     def with_hook(self, hook: Hook | None) -> Any:
         """The same engine on the same database, with another hook."""

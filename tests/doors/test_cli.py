@@ -219,9 +219,17 @@ def test_doctor_says_what_is_used_and_that_all_is_well(run: Run, engine: Engine)
     assert f"PostgreSQL {version} answers" in plain.stdout
     assert "It is durable" in plain.stdout
     assert json.loads(parsed.stdout)["ok"] is True
-    assert {"Python", "packages", "server", "PostgreSQL", "durability", "schema", "laboratory", "Chromium"} == set(
-        findings(parsed)
-    )
+    assert {
+        "Python",
+        "packages",
+        "server",
+        "PostgreSQL",
+        "durability",
+        "schema",
+        "laboratory",
+        "queue",
+        "Chromium",
+    } == set(findings(parsed))
 
 
 def test_doctor_without_a_database_says_how_to_mend_it(run: Run, nowhere: str) -> None:
@@ -508,7 +516,7 @@ def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, 
     done = run("report", "--json", program=installed)
     assert done.returncode == 0
     figures = engine.reliability_metrics()
-    assert json.loads(done.stdout) == figures
+    assert json.loads(done.stdout) == figures | {"stuck_workflows": []}
     assert json.loads((tmp_path / "artifacts" / "reliability-report.json").read_text()) == figures
     plain = run("report").stdout
     assert figures.pop("problems") == []
@@ -526,6 +534,24 @@ def test_report_on_an_empty_schema_says_where_else_workflows_may_be(run: Run, en
     assert said in done.stderr
     engine.create_workflow("a")
     assert "no workflows" not in run("report").stdout
+
+
+def test_doctor_and_report_name_what_nobody_can_take_and_free_frees_what_a_clock_did(run: Run, engine: Engine) -> None:
+    engine.create_workflows(["a", "b"], workflow_ids=["broken", "ahead"])
+    with engine.database.alchemy.begin() as connection:
+        workflows = f'UPDATE "{engine.database.schema}".workflows SET'
+        connection.execute(text(f"{workflows} fence_token = 9223372036854775807 WHERE id = 'broken'"))
+        hour = "clock_timestamp() + interval '1 hour'"
+        connection.execute(text(f"{workflows} next_run_at = {hour}, updated_at = {hour} WHERE id = 'ahead'"))
+    said = ("Workflow 'broken' cannot be claimed", "Workflow 'ahead' is not due until")
+    assert all(one in run("report").stdout for one in said)
+    stuck = json.loads(run("report", "--json").stdout)["stuck_workflows"]
+    assert [one["workflow"] for one in stuck] == ["broken", "ahead"]
+    doctor = run("doctor")
+    assert doctor.returncode == 1 and all(f"WRONG  {one}" in doctor.stdout for one in said)
+    assert json.loads(run("free", "--json").stdout)["freed"] == ["ahead"]
+    assert "0 workflows were stranded" in run("free").stdout
+    assert said[1] not in run("report").stdout
 
 
 def test_report_on_a_schema_that_does_not_exist_says_to_check_the_name(run: Run, tmp_path: Path) -> None:

@@ -374,7 +374,8 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 _VALUES = {
     "p_worker": ("text", "'a'"), "p_names": ("text[]", "'{job,other}'"), "p_lease": ("interval", "'30 s'"),
-    "p_crash_budget": ("int", "5"), "p_status": ("text", "'ready'"),
+    "p_crash_budget": ("int", "5"), "p_status": ("text", "'ready'"), "p_ids": ("text[]", "'{}'"), "p_only": ("bool", "false"),
+    "p_most": ("int", "1"),
 }  # fmt: skip
 
 

@@ -23,10 +23,10 @@ FACES = frozenset({"agentflow", "agentflow.lab"})  # names are loaded there when
 # Each of these libraries is imported in these rooms alone.
 HOMES = {
     "psycopg": {
-        *("bell", "database", "driver_errors", "migrations", "server", "transactions"),
+        *("bell", "database", "driver_errors", "migrations", "patience", "server", "transactions"),
         *("lab/broken", "lab/course", "lab/explorer", "lab/isolation", "lab/laboratory", "lab/schedule", "lab/verify"),
     },
-    "sqlalchemy": {"schema", "database", "migrations", "engine"},
+    "sqlalchemy": {"schema", "database", "migrations", "engine", "patience"},
     "alembic": {"migrations"},
     "ipywidgets": {"lab/room", "lab/course", "lab/crashes"},
     "matplotlib": {"lab/plots"},

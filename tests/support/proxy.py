@@ -98,6 +98,7 @@ class Proxy(Relay):
         self.lost = 0
         self.trouble: list[BaseException] = []
         self._armed: tuple[str, Loss, int, Hooks] | None = None
+        self._cut_in = 0
         self._lock = threading.Lock()
         super().__init__(database.url)
 
@@ -115,6 +116,16 @@ class Proxy(Relay):
         forwarded, `sent` when it was, `after` when the client has been cut off (or is about to be, if it was committed); both are
         given the process id of PostgreSQL's side."""
         self._armed = (plain(text), how, nth, (before, sent, after))
+
+    def cut_request(self, nth: int) -> None:
+        """The nth request from now on, of whichever client, never arrives: both sides of its connection are cut."""
+        self._cut_in = nth
+
+    def _cuts(self) -> bool:
+        with self._lock:
+            self._cut_in -= 1
+            self.lost += self._cut_in == 0
+            return self._cut_in == 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -172,6 +183,8 @@ class _Line:
         due = None
         while head := reader.read(5):
             body = reader.read(struct.unpack("!i", head[1:])[0] - 4)
+            if head[:1] in (b"Q", b"S") and self.proxy._cuts():
+                return
             if head[:1] == b"P":
                 name, text, _ = body.split(b"\0", 2)
                 self.texts[name] = text.decode()

@@ -83,6 +83,8 @@ _ORDERED = """\
       AND next_run_at <= (SELECT clock_timestamp())
       AND (lease_expires_at IS NULL OR lease_expires_at <= clock_timestamp())
       AND name = ANY(%(p_names)s)
+      -- All rows but these, whose claim was refused and which are passed by for a while; or only these.
+      AND (id = ANY(%(p_ids)s::text[])) = %(p_only)s
     ORDER BY next_run_at
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

@@ -128,7 +128,10 @@ class AtlasBench:
         self.engine, self.stepper, self.agent = engine, stepper, agent
 
     def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
-        """Plays the cell. Raises DatabaseAway; anything else that goes wrong becomes the cell's error."""
+        """Plays the cell, again if the database was away. Raises DatabaseAway; all else that goes wrong is the cell's error."""
+        return self.engine.database.patiently(lambda: self._play(guards, boundary))
+
+    def _play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         empty = AtlasCell(boundary, guards.name)
         try:
             self.agent.begin()

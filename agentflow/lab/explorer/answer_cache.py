@@ -167,9 +167,7 @@ class AnswerCache:
 
     def __init__(self, database: Database, keep_crashes: bool = True) -> None:
         self.database, self.keep_crashes = database, keep_crashes
-        self._connection = database.session()
-        self._cursor = self._connection.cursor()
-        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(database.schema)}".encode())
+        self._open()
         self._read = rows_sql(database.schema)
         self._memory: dict[tuple[int, str, str], StatementResult] = {}
         self._numbers: dict[str, int] = {}
@@ -220,19 +218,26 @@ class AnswerCache:
         """
         key = number, text, question
         if key not in self._memory:
-            self._memory[key] = self._ask(number, name, text, params)
+            self._memory[key] = self.database.patiently(lambda: self._ask(number, name, text, params))
         return self._memory[key]
+
+    def _open(self) -> None:
+        self._connection = self.database.session()
+        self._cursor = self._connection.cursor()
+        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(self.database.schema)}".encode())
 
     def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> StatementResult:
         """Three round trips: put in a new transaction, the statement, read. The next question rolls this one back."""
         self.statements += 1
-        connection, cursor = self._connection, self._cursor
         try:
+            if self._connection.closed:  # lost with the question before; each begins anew
+                self._open()
+            cursor = self._cursor
             self._put(number)
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
         except psycopg.Error as error:
-            trouble = translate(error, connection, name, where=self.database.where, schema=self.database.schema)
+            trouble = translate(error, self._connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")

@@ -30,6 +30,7 @@ _PLAIN = {
 _DELIVERED = {
     "event_delivered": "a person delivers event {subject}",
     "event_repeated": "a person delivers event {subject} again, nothing changes",
+    "workflow_freed": "a person frees the workflow, which a clock that was ahead had made wait",
 }
 
 

@@ -13,9 +13,9 @@ that tool tells. If entries and rows agree that the server's clock was set, it d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
@@ -23,16 +23,15 @@ from .action_rules import ACTION_RULES
 from .history_rules import AT_ONCE, ENDS, HISTORY_RULES, MOMENTS, Rule
 from .row_rules import ROW_RULES
 
+T = TypeVar("T")
 RULES = [*HISTORY_RULES, *ROW_RULES, *ACTION_RULES]
 
 
 class Connectable(Protocol):
-    """Where the tables are: the engine's schema, and the world's, which has `_world` behind its name."""
+    """Where the tables are: the engine's schema, and the world's."""
 
-    schema: str
-
-    def session(self) -> psycopg.Connection[dict[str, Any]]:
-        """A connection that the caller closes."""
+    def snapshot(self, work: Callable[[psycopg.Cursor[dict[str, Any]]], T], *settings: str) -> T:
+        """What `work` reads by a cursor that sees one snapshot, under these settings; tables are named without a schema."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Checked:
 def find_mistakes(database: Connectable, *, most: int = 20) -> list[Mistake]:
     """Returns the mistakes in the tables, at most `most` for each rule; an empty list means that all rows agree.
 
-    All rules see one snapshot. Raises what psycopg raises when the tables cannot be read.
+    All rules see one snapshot. Raises what the database raises when the tables cannot be read.
     """
     return list(check_rows(database, most=most).mistakes)
 
@@ -81,19 +80,20 @@ def check_rows(
     database: Connectable, *, told: Iterable[Mapping[str, Any]] = (), asked: Iterable[str] = (), most: int = 20
 ) -> Checked:
     """Checks all rows against each other, and against what the tools in `asked` told of their effects; see find_mistakes()."""
-    path = f'"{database.schema}", "{database.schema}_world"'
-    mistakes: list[Mistake] = []
-    with database.session() as session, session.transaction():
-        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        for setting in (*_SETTINGS, f"search_path = {path}"):
-            session.execute(f"SET LOCAL {setting}".encode())
+    given = json.dumps(list(told)), json.dumps(list(asked))
+
+    def read(cursor: psycopg.Cursor[dict[str, Any]]) -> Checked:
         keep = "SELECT set_config('agentflow.told', %s, true), set_config('agentflow.asked', %s, true)"
-        session.execute(keep, (json.dumps(list(told)), json.dumps(list(asked))))
-        facts = session.execute(_FACTS.encode()).fetchone() or {}
-        for rule in RULES:
-            for row in session.execute(_limited(rule, most).encode()):
-                mistakes.append(Mistake(rule.name, row["table"], row["row"], str(row["stands"]), str(row["should"])))
-    return Checked(facts["workflows"], mistakes, list(_not_observed(facts)))
+        cursor.execute(keep, given)
+        facts = cursor.execute(_FACTS.encode()).fetchone() or {}
+        mistakes = [
+            Mistake(rule.name, row["table"], row["row"], str(row["stands"]), str(row["should"]))
+            for rule in RULES
+            for row in cursor.execute(_limited(rule, most).encode())
+        ]
+        return Checked(facts["workflows"], mistakes, list(_not_observed(facts)))
+
+    return database.snapshot(read, *_SETTINGS)
 
 
 def _not_observed(facts: Mapping[str, Any]) -> Iterable[str]:

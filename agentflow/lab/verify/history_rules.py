@@ -136,6 +136,7 @@ WITH known (transaction, event, subject) AS (
            ('deliver', 'event_refused', true),
            ('renew', 'lease_renewed', false),
            ('release', 'lease_released', false),
+           ('free', 'workflow_freed', false),
            ('postpone', 'attempt_failed', true),
            ('complete', 'workflow_completed', false),
            ('fail', 'workflow_failed', NULL),

@@ -59,21 +59,20 @@ def test_every_rule_sees_the_same_moment(finished: Engine) -> None:
     """A row that goes wrong while the rules are asked is found by the next check, and by no rule of this one."""
     asked: list[bytes] = []
 
-    def session() -> Any:
-        connection = finished.database.session()
-        execute = connection.execute
+    def snapshot(work: Any, *settings: str) -> Any:
+        def watched(cursor: Any) -> Any:
+            def meanwhile(statement: Any, *rest: Any) -> Any:
+                asked.append(bytes(statement) if isinstance(statement, bytes) else b"")
+                if sum(b" AS mistake " in one for one in asked) == 2:
+                    wrong = "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'"
+                    plant(finished, wrong)
+                return cursor.execute(statement, *rest)
 
-        def meanwhile(statement: Any, *rest: Any) -> Any:
-            asked.append(bytes(statement) if isinstance(statement, bytes) else b"")
-            if sum(b" AS mistake " in one for one in asked) == 2:
-                wrong = "UPDATE {s}.steps SET value = '1' WHERE workflow_id = 'recovered' AND kind = 'side_effect'"
-                plant(finished, wrong)
-            return execute(statement, *rest)
+            return work(SimpleNamespace(execute=meanwhile))
 
-        connection.execute = meanwhile  # type: ignore[method-assign]
-        return connection
+        return finished.database.snapshot(watched, *settings)
 
-    first = find_mistakes(SimpleNamespace(schema=finished.database.schema, session=session))
+    first = find_mistakes(SimpleNamespace(snapshot=snapshot))
     assert first == []
     assert [(fault.table, fault.row) for fault in find_mistakes(finished.database)] == [
         ("steps", "recovered resolve-account")

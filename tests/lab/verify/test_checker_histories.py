@@ -16,9 +16,11 @@ from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.checker import RULES, find_mistakes
 from agentflow.model import Claim
+from agentflow.stuck import free
 from agentflow.tools import SimulatedTool
 from tests.course.test_teaching import SCHEDULES
 from tests.lab.schedule.test_random_schedules import tries, wander
+from tests.support.planted import plant
 
 FAMOUS = sorted({*(preset.line for preset in PRESETS.values()), *(line for line, *_ in SCHEDULES)})
 REAL = [line for line in FAMOUS if "without=" not in line and "forget" not in line]
@@ -92,7 +94,7 @@ def test_a_laboratory_in_which_every_transaction_told_something_has_no_fault(eng
     own = Engine(engine.database, policy=Policy(lease_seconds=LEASE_SECONDS, first_delay=HOUR, crash_budget=1))
     faults = iter(("refuse", "lose_reply"))
     own.tool = SimulatedTool(own.world.database, fault=lambda _: next(faults, None))  # type: ignore[arg-type]
-    for story in (refused_and_unknown, retried_and_failed, overworked, stopped_and_cancelled, answered_often):
+    for story in (refused_and_unknown, retried_and_failed, overworked, stopped_and_cancelled, answered_often, freed):
         story(own)
     own.world.database.close()
     assert find_mistakes(own.database) == []
@@ -102,6 +104,15 @@ def test_a_laboratory_in_which_every_transaction_told_something_has_no_fault(eng
     assert {(row["transaction"], row["event"]) for row in told} == allowed
     refused = query(own, "SELECT DISTINCT transaction FROM history WHERE event = 'write_refused'")
     assert {row["transaction"] for row in refused} == {"complete", "requeue", "cancel", "expire"}
+
+
+def freed(engine: Engine) -> None:
+    """Created by a clock that was an hour ahead."""
+    engine.create_workflow("x", workflow_id="freed")
+    hour = "clock_timestamp() + interval '1 hour'"
+    plant(engine, f"UPDATE {{s}}.workflows SET next_run_at = {hour}, updated_at = {hour} WHERE id = 'freed'")
+    assert free(engine.database) == ["freed"]
+    engine.cancel_workflow("freed")
 
 
 def claimed(engine: Engine, worker: str) -> Claim:

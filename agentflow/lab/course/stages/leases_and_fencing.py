@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import DictRow
 
-from ....database import driver_sql
 from ....engine import Engine
+from ....errors import DatabaseAway
+from ....patience import driver_sql
 from ....statements import quoted
 from ..checks import CheckFailed
 from ..judging import engine_aside, text_of
@@ -162,6 +163,8 @@ def _written(
             return sorted(row["id"] for row in session.execute(write, binds))
     except psycopg.Error as error:
         why = str(error).splitlines()[0]
+        if session.closed:
+            raise DatabaseAway(f"PostgreSQL went away while your condition was tried ({why}). Check it again.") from error
         if error.sqlstate is None and "parameter" in why:
             raise CheckFailed(
                 f"Your condition names a value that does not exist: {why}. Use :id, :worker, :token."
