@@ -164,7 +164,9 @@ def _written(
     except psycopg.Error as error:
         why = str(error).splitlines()[0]
         if session.closed:
-            raise DatabaseAway(f"PostgreSQL went away while your condition was tried ({why}). Check it again.") from error
+            raise DatabaseAway(
+                f"PostgreSQL went away while your condition was tried ({why}). Check it again."
+            ) from error
         if error.sqlstate is None and "parameter" in why:
             raise CheckFailed(
                 f"Your condition names a value that does not exist: {why}. Use :id, :worker, :token."
