@@ -7,7 +7,6 @@ Isolation is READ COMMITTED and every statement commits by itself (autocommit), 
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import re
 import threading
@@ -24,7 +23,7 @@ from psycopg.rows import DictRow, dict_row
 from .address import addresses
 from .driver_errors import is_spent, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
-from .log import log_event, logger
+from .log import log_entries
 from .model import Boundary, Hook
 from .patience import Patient
 from .statements import ALL_STATEMENTS, DEFAULT_SCHEMA, WORLD_SUFFIX, Statement
@@ -168,7 +167,7 @@ class Database(Patient):
             except AgentFlowError:
                 after("refused")
                 raise
-            _log(rows, boundary)
+            log_entries(rows, boundary)
             # No row of the workflow means that it was refused; a claim names none, and may find nothing.
             none = "refused" if boundary.workflow else "committed"
             after(rows[0].get("outcome", "committed") if rows else none, **_claimed(boundary, rows))
@@ -297,19 +296,3 @@ def _claimed(boundary: Boundary, rows: list[DictRow]) -> dict[str, Any]:
     """What a claim knows only afterwards: its workflow and token."""
     is_claim = boundary.transaction == "claim" and rows
     return {"workflow": rows[0]["id"], "token": rows[0]["fence_token"]} if is_claim else {}
-
-
-def _log(rows: list[DictRow], boundary: Boundary) -> None:
-    for row in rows if logger.isEnabledFor(logging.INFO) else ():
-        if "outcome" in row and row.get("event") and row.get("inserted", True):
-            log_event(
-                row["event"],
-                workflow_id=row["id"],
-                n=row["n"],
-                transaction=boundary.transaction,
-                subject=row.get("subject", boundary.subject),
-                worker_id=boundary.worker,
-                fence_token=boundary.token if row["outcome"] == "refused" else row.get("fence_token", boundary.token),
-                recovered=row["held_by"] is not None if "held_by" in row else None,
-                guards=row.get("guards") or None,
-            )
