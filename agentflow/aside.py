@@ -13,8 +13,8 @@ from .log import log_event
 LONGEST = 60.0  # seconds
 LOOKED_AT = 100  # claims that are rehearsed at once: of the oldest workflows, which a worker meets first
 _NOT_WRITTEN = "claim: a trigger let nothing be written, and raised nothing."
-Params = Mapping[str, Any]
-Rows = list[dict[str, Any]]
+_Params = Mapping[str, Any]
+_Rows = list[dict[str, Any]]
 
 
 class Aside:
@@ -26,7 +26,7 @@ class Aside:
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}  # a moment of time.monotonic(), and the pause before it
 
-    def claimed(self, database: Database, params: Params, claim: Callable[[Params], Rows]) -> Rows:
+    def claimed(self, database: Database, params: _Params, claim: Callable[[_Params], _Rows]) -> _Rows:
         """What `claim` returns when it is refused no more: each row that it is refused for is logged, and passed by.
 
         Raises what PostgreSQL refused for another reason than one row.
@@ -60,7 +60,7 @@ class Aside:
         return pause
 
 
-def refused_claims(database: Database, params: Params) -> Iterator[tuple[str, str]]:
+def refused_claims(database: Database, params: _Params) -> Iterator[tuple[str, str]]:
     """The id of each runnable workflow whose claim PostgreSQL would refuse now, and why: of the `LOOKED_AT` oldest.
 
     Their claims are rehearsed, and undone. Raises DatabaseAway, SchemaMissing.

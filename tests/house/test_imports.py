@@ -60,6 +60,7 @@ IN_TURN = [
         "command('report')": set(),
         "command('check')": set(),
         "command('doctor')": set(),
+        "command('free')": set(),
         "command('reset', '--yes')": set(),
         "cut('agentflow.cli.launch', 'become'); command('lab')": set(),
         "cut('agentflow.lab.crashes.atlas', 'atlas'); command('atlas')": set(),
