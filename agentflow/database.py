@@ -23,7 +23,7 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 
 from .address import addresses
-from .driver_errors import is_spent, translate, unconnected
+from .driver_errors import is_spent, named, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown, QueryRefused
 from .log import log_event, logger
 from .model import Boundary, Hook
@@ -226,14 +226,14 @@ class Database:
     def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
         if name == "session":
             return []
-        return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall())
+        return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall(), params)
 
-    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
+    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T], params: Any = None) -> T:
         cursor = self._take()
         try:
             answer = work(cursor)
         except psycopg.Error as error:
-            ours = translate(error, cursor.connection, name, where=self.where, schema=self.schema)
+            ours = translate(error, cursor.connection, named(name, params), where=self.where, schema=self.schema)
             self._give_back(cursor, error)
             raise ours from error
         except BaseException as error:
