@@ -39,6 +39,7 @@ STATUS_OF = {
     errors.UnfaithfulValue: 422,
     errors.DatabaseAway: 503,
     errors.SchemaMissing: 503,
+    errors.StatementRefused: 503,
 }
 
 
@@ -50,7 +51,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too large",
         415: "The body is not JSON",
         422: "Something in the request cannot be used; the sentence says what",
-        503: "The database is away or not migrated",
+        503: "The database is away, not migrated, or refuses a statement; the sentence says why",
     }
     return {status: {"model": answers.Problem, "description": said[status]} for status in (403, 503, *statuses)}
 

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 
 from .address import addresses
-from .driver_errors import is_spent, translate, unconnected
+from .driver_errors import is_spent, named, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_entries
 from .model import Boundary, Hook
@@ -211,18 +211,18 @@ class Database(Patient):
     def _run(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
         if name == "session":
             return []
-        return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall())
+        return self._with_cursor(name, lambda cursor: cursor.execute(text, params, prepare=True).fetchall(), params)
 
     def _lend(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
         self._pass("session", "", None)
         return self._with_cursor(name, work)
 
-    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T]) -> T:
+    def _with_cursor(self, name: str, work: Callable[[psycopg.Cursor[DictRow]], T], params: Any = None) -> T:
         cursor = self._take()
         try:
             answer = work(cursor)
         except psycopg.Error as error:
-            ours = translate(error, cursor.connection, name, where=self.where, schema=self.schema)
+            ours = translate(error, cursor.connection, named(name, params), where=self.where, schema=self.schema)
             self._give_back(cursor, error)
             raise ours from error
         except BaseException as error:

@@ -15,6 +15,7 @@ from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, SchemaMissing, ServerError
+from .evidence import unsettled
 from .migrations import is_laboratory, standing, way_out
 from .stuck import look_for_stuck
 
@@ -161,6 +162,8 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         marked = is_laboratory(database)
         says = "a laboratory: `agentflow reset` may" if marked else "not a laboratory: `agentflow reset` will not"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
+        for one in unsettled(database):
+            yield Diagnosis("workflows", False, one["says"], one["mend"])
         yield from _queue(database)
 
 

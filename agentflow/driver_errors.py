@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 
-from .errors import AgentFlowError, DatabaseAway, DuplicateStep, OutcomeUnknown, SchemaMissing, TooLarge
+from .errors import (
+    AgentFlowError,
+    DatabaseAway,
+    DuplicateStep,
+    OutcomeUnknown,
+    SchemaMissing,
+    StatementRefused,
+    TooLarge,
+)  # fmt: skip
 
 MAKE_ROOM = "shut down unused notebooks, or ask for a higher max_connections, and try again."
 
@@ -37,17 +46,20 @@ def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
     )
 
 
+_POOLED = psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement
+
+
 def _has_old_plan(error: BaseException) -> bool:
     """Whether the table was changed under a prepared statement: another connection prepares it anew."""
     return isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in str(error)
 
 
 def is_spent(connection: psycopg.Connection[Any], error: BaseException) -> bool:
-    """Whether another connection may do better: this one is lost, in the middle of something, or read-only.
+    """Whether another connection may do better: this one is lost, in the middle of something, read-only, or forgetful.
 
     A session keeps the default that it began with, and an old primary its address.
     """
-    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or _has_old_plan(error):
+    if connection.closed or isinstance(error, psycopg.errors.ReadOnlySqlTransaction | _POOLED) or _has_old_plan(error):
         return True
     return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
@@ -58,7 +70,14 @@ _NOT_MIGRATED = (
     psycopg.errors.InvalidSchemaName,
     psycopg.errors.InsufficientPrivilege,
 )
+_ONCE = ("steps_pkey", "action_intents_pkey")  # any other unique index is somebody else's, and says nothing about a run
 _TRANSIENT = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+
+
+def named(name: str, params: Mapping[str, Any] | None) -> str:
+    """What a statement is called in a message: its name, with the subject and the workflow if it has them."""
+    subject, workflow = ((params or {}).get(one) for one in ("p_subject", "p_workflow"))
+    return name + f" {subject!r:.80}" * bool(subject) + f" of workflow {workflow!r:.80}" * bool(workflow)
 
 
 def translate(
@@ -82,12 +101,12 @@ def translate(
         return DatabaseAway(
             f"{name}: {where} cannot do this now ({said}). Nothing was changed; it will be tried again."
         )
-    if isinstance(error, psycopg.errors.InvalidSqlStatementName | psycopg.errors.DuplicatePreparedStatement):
-        return AgentFlowError(
+    if isinstance(error, _POOLED):
+        return StatementRefused(
             f"{name}: {where} forgot or shares prepared statements ({said}): a pooler in transaction "
             "mode is in between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
         )
-    if isinstance(error, psycopg.errors.UniqueViolation):
+    if isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name in _ONCE:
         return DuplicateStep("?", 0, said)
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMissing(
@@ -103,7 +122,7 @@ def _is_an_operators(error: psycopg.Error) -> bool:
 
 
 def _refused(error: psycopg.Error, name: str) -> AgentFlowError:
-    return AgentFlowError(
+    return StatementRefused(
         f"{name}: PostgreSQL refused the statement ({type(error).__name__}: {first_line(error)}). Nothing was changed; fix "
         "what it names, or run `agentflow doctor`."
     )

@@ -20,6 +20,7 @@ from .server import ensure_running
 from .statements import DEFAULT_SCHEMA, GUARD, TRANSACTIONS
 from .tools import SimulatedTool
 from .transactions import Transactions
+from .values import MAX_KEY, check_name
 from .worker import Worker, carry
 
 _PROGRESS = {name for name, one in TRANSACTIONS.items() if one.progress}
@@ -141,9 +142,9 @@ class Engine(Transactions):
     def execute_simulated_tool(self, idempotency_key: str, action: str = DEFAULT_ACTION, arguments: Any = None) -> Any:
         """Returns the result of the one effect under this key; calling again only counts another attempt.
 
-        `arguments` are those of the action intent, which the checker compares with the ledger's.
+        `arguments` are those of the action intent, which the checker compares with the ledger's. Raises BadName.
         """
-        workflow_id = idempotency_key.rpartition(":")[0]
+        workflow_id = check_name("idempotency key", idempotency_key, MAX_KEY).rpartition(":")[0]
         return self.world(ToolCall(idempotency_key, action, arguments, workflow_id))
 
     def record_fault(

@@ -29,6 +29,10 @@ class BadName(AgentFlowError, ValueError):
     """An id, name or key cannot be used; nothing was written."""
 
 
+class BadSetting(AgentFlowError, ValueError):
+    """A setting is out of range, or of another kind; nothing was started with it."""
+
+
 class UnknownWorkflow(AgentFlowError, KeyError):
     """No workflow has this id."""
 
@@ -108,6 +112,10 @@ class DatabaseAway(AgentFlowError):
 
 class OutcomeUnknown(DatabaseAway):
     """The connection was lost after a statement was sent: it may have been committed, or may still be."""
+
+
+class StatementRefused(AgentFlowError):
+    """PostgreSQL refused a statement for another reason than an outage; nothing was changed, and no workflow fails by it."""
 
 
 class QueryRefused(AgentFlowError):

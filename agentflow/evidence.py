@@ -37,6 +37,20 @@ WHERE w.id IS NULL
    OR told.idempotency_key IS NOT NULL AND (i.workflow_id, i.action) IS DISTINCT FROM (told.workflow_id, told.action)""",
 )  # fmt: skip
 
+_UNSETTLED = Statement(
+    "unsettled",
+    "Why ready workflows were last let go: by a call whose outcome nobody knows (of this action), or by trouble not their own.",
+    text="""SELECT CASE WHEN w.error -> 'troubles' IS NULL THEN action END AS action, w.error ->> 'type' AS type,
+       min(w.error ->> 'message') AS message, count(*) AS workflows, min(id) AS example,
+       sum(CASE WHEN w.error -> 'troubles' IS NULL THEN attempts ELSE (w.error ->> 'troubles')::int END)::bigint AS tries
+FROM agentflow.workflows AS w
+LEFT JOIN agentflow.action_intents AS i ON i.workflow_id = id AND i.status = 'PENDING'
+WHERE w.status = 'ready'
+  AND (w.error -> 'troubles' IS NOT NULL OR attempts > 0 AND action IS NOT NULL)
+GROUP BY 1, 2
+ORDER BY tries DESC, 1, 2""",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Told:
@@ -186,6 +200,26 @@ def _problems(row: Mapping[str, Any], blind: str | None, backwards: int) -> Iter
         )
     if backwards:
         yield f"recoveries during which the server's clock went backwards: {backwards}; the latency is not observed"
+
+
+def unsettled(database: Database) -> list[dict[str, Any]]:
+    """What keeps ready workflows from going on, most often first; `says` puts it into a sentence, `mend` what helps.
+
+    A call whose outcome nobody knows, by `action` and `type` of error, or (no action) trouble that was not the workflow's own;
+    how many `tries` there were, in how many `workflows`, and one of them. Raises DatabaseAway, SchemaMissing.
+    """
+    found = []
+    for row in database.run(_UNSETTLED):
+        what, mend = "Runs that were let go in a row", "Mend what it names; no workflow has failed by it"
+        if row["action"]:
+            what = f"Calls of {row['action']!r:.80} whose outcome nobody knows"
+            mend = "Each is called again with its key until it answers: mend the tool, or cancel the workflow"
+        many = f"{row['workflows']} workflow{'s' * (row['workflows'] > 1)}, such as {row['example']!r:.80}"
+        why = f"{row['type']}: {row['message'].partition(' Nothing was')[0]}"
+        found.append(
+            {**row, "says": f"{what}: {row['tries']}, in {many}; {why:.300}".rstrip(".") + ".", "mend": f"{mend}."}
+        )
+    return found
 
 
 def promise(doubled: int, lost: int = 0) -> str:

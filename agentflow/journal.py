@@ -6,6 +6,7 @@ what is recorded.
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -92,6 +93,8 @@ class ClaimedJournal:
     def _carry_out(self, name: str, key: str, chosen: Tool, arguments: Any) -> Any:
         intent, planned_before = self._plan(name, key, arguments)
         try:
+            if not planned_before:  # else an earlier call may have acted, and nobody knows
+                _check_that_it_can_be_called(chosen)
             known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
             if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
@@ -183,3 +186,16 @@ class ClaimedJournal:
             taken, self.began = time.perf_counter() - self.began, None
             told |= {"replayed": self.cursor, "replay_ms": round(taken * 1000, 3)}
         return json.dumps(told) if told else None
+
+
+def _check_that_it_can_be_called(tool: Tool) -> None:
+    """Raises ToolRefused if the tool takes no call: it certainly does nothing then."""
+    try:
+        inspect.signature(tool).bind(None)
+    except ValueError:
+        return  # some builtins do not tell what they take
+    except TypeError as misfit:
+        raise errors.ToolRefused(
+            f"The tool {tool!r:.100} was not called, since it cannot take a ToolCall as its one argument ({misfit}). "
+            "Correct it, and requeue the workflow."
+        ) from misfit

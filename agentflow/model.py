@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from .values import check_settings
 
 Edge = Literal["before", "after"]
 Outcome = Literal["committed", "refused", "unknown"]
@@ -15,7 +17,8 @@ Outcome = Literal["committed", "refused", "unknown"]
 class Claim:
     """The right to work on one workflow: who, which token, and what the locked row held when it was claimed.
 
-    `lease_seconds` is how long the lease lasts from each claim or renewal, in seconds of the database's clock.
+    `lease_seconds` is how long the lease lasts from each claim or renewal, in seconds of the database's clock. `troubles`
+    counts the runs in a row that were let go because something else than the workflow was wrong.
     """
 
     workflow_id: str
@@ -27,6 +30,7 @@ class Claim:
     attempts: int = 0
     recovered: bool = False
     lease_seconds: float = 30.0
+    troubles: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ Hook = Callable[[Boundary], None]
 
 @dataclass(frozen=True)
 class Policy:
-    """How patient the engine is. All times in seconds.
+    """How patient the engine is. All times in seconds. Raises BadSetting for anything out of range.
 
     `unknown_outcome`: "call_again" calls the tool again with the same key when its outcome is unknown, "look_up" asks the
     world by key first. `crash_budget` take-overs from an expired lease since the last checkpoint are allowed.
@@ -115,6 +119,9 @@ class Policy:
     max_delay: float = 60.0
     crash_budget: int = 5
     unknown_outcome: Literal["call_again", "look_up"] = "call_again"
+
+    def __post_init__(self) -> None:
+        check_settings(**vars(self))
 
     def delay(self, tries: int) -> float:
         """Returns the seconds to wait after so many failures: doubled each time, capped, plus up to a quarter of jitter."""

@@ -23,6 +23,7 @@ from .values import check_name, fingerprint, idempotency_key, to_json
 
 Workflow = Callable[[Any, Any], Any]
 _EFFECT = "__effect__"
+_GOES_ON = (errors.StepFailed, errors.ToolRefused, errors.ActionMismatch, errors.BadName)
 
 
 @dataclass
@@ -117,8 +118,8 @@ class NaiveRunner:
 class DurableRunner:
     """Replays what is recorded, executes only the gap.
 
-    `store` is a StepStore (with `events` and `tool` beside it) or a Journal. After the first loss of authority, suspension
-    or determinism error the object refuses everything.
+    `store` is a StepStore (with `events` and `tool` beside it) or a Journal. After anything that the function cannot know to
+    be recorded (a loss of authority, a suspension, a determinism error, a write that was refused) it refuses everything.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class DurableRunner:
         self._asked: dict[str, str] = {}
         self._effects: dict[str, tuple[str, str, Checkpoint]] = {}
         self._thread, self._inside = threading.get_ident(), ""
+        self._raised: BaseException | None = None  # by the last step
         self.ended_by: BaseException | None = None
 
     def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
@@ -160,7 +162,10 @@ class DurableRunner:
             recorded = self._journal.replay("side_effect", key, name, arguments)
             if recorded is None:
                 self.ledger.side_effects.append(name)
-                recorded = self._act(name, key, tool, arguments)
+                try:
+                    recorded = Checkpoint(0, key, "side_effect", self._journal.act(name, key, tool, arguments))
+                except errors.StepFailed as refused:
+                    recorded = Checkpoint(0, key, "side_effect", error=refused.error)
             self._effects[key] = name, told, copy.deepcopy(recorded)  # the function may change what it gets
             return self._result(recorded)
 
@@ -177,18 +182,9 @@ class DurableRunner:
 
     def finish(self) -> None:
         """Checks that everything recorded was asked for, and that nothing that ended this run was swallowed."""
-        if self.ended_by:
+        if self.ended_by is not None:
             raise self.ended_by
         self._journal.check_end()
-
-    def _act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Checkpoint:
-        try:
-            return Checkpoint(0, key, "side_effect", self._journal.act(name, key, tool, arguments))
-        except errors.StepFailed as refused:
-            return Checkpoint(0, key, "side_effect", error=refused.error)
-        except errors.UnfaithfulValue as error:
-            self.ended_by = error  # the effect exists and its result cannot be recorded: nothing may follow
-            raise
 
     def _repeat(self, key: str, name: str, told: str) -> Any:
         if self._effects[key][:2] != (name, told):
@@ -206,22 +202,19 @@ class DurableRunner:
     def _execute(self, step_id: str, fn: Callable[[], Any]) -> Any:
         self._inside = step_id
         try:
-            if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            odd = inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+            value = None if odd else fn()
+            if odd or inspect.iscoroutine(value):
+                if value is not None:
+                    value.close()
                 raise errors.StepMisuse(
                     f"Workflow {self.run_id!r}, step {step_id!r} is async or a generator; pass a plain function."
                 )
-            value = fn()
-            if inspect.iscoroutine(value):
-                value.close()
-                raise errors.StepMisuse(
-                    f"Workflow {self.run_id!r}, step {step_id!r} returned a coroutine; pass a plain function."
-                )
             value = json.loads(to_json(value, workflow=self.run_id, step=step_id))
-        except errors.CrashInjected:
-            raise
         except BaseException as error:
-            if interrupted(error):
+            if isinstance(error, errors.CrashInjected) or interrupted(error):
                 raise
+            self._raised = error
             self._journal.fail(step_id, error)
         finally:
             self._inside = ""
@@ -229,7 +222,7 @@ class DurableRunner:
 
     def _allow(self, kind: str, step_id: str) -> None:
         """Checks that the call may be made here. Raises what ended the run, StepMisuse, BadName."""
-        if self.ended_by:
+        if self.ended_by is not None:
             raise self.ended_by
         if threading.get_ident() != self._thread:
             raise errors.StepMisuse(
@@ -257,8 +250,9 @@ class DurableRunner:
             self._asked[step_id] = kind
             yield
         except BaseException as error:
-            ends = errors.DeterminismError | errors.DatabaseAway | errors.SchemaMissing
-            if isinstance(error, ends) or not isinstance(error, Exception):
+            # It may catch and go on from what a replay raises again: a recorded failure (in memory, which records none, the
+            # step's own), and a name or key of its own under which nothing was written.
+            if not isinstance(error, _GOES_ON) and (error is not self._raised or not isinstance(error, Exception)):
                 self.ended_by = error
             raise
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .errors import ToolRefused
 from .log import log_event
 from .model import Boundary, ToolCall
-from .values import to_json
+from .values import MAX_KEY, check_name, to_json
 
 if TYPE_CHECKING:
     from .database import Database
@@ -45,7 +45,11 @@ class SimulatedTool:
         self.database, self.answers, self.fault = database, answers, fault
 
     def __call__(self, call: ToolCall) -> Any:
-        """Returns the result of this key's one business effect. Raises ToolRefused, or TimeoutError if nobody knows."""
+        """Returns the result of this key's one business effect. Raises ToolRefused, or TimeoutError if nobody knows; BadName."""
+        check_name("action", call.action)
+        _check_key(call.idempotency_key)
+        if call.workflow_id:
+            check_name("workflow id", call.workflow_id)
         fault = self.fault(call) if self.fault else None
         if fault == "refuse":
             who = {"p_key": call.idempotency_key, "p_workflow": call.workflow_id, "p_action": call.action}
@@ -70,12 +74,14 @@ class SimulatedTool:
         return self.database.schema
 
     def look_up(self, idempotency_key: str | None) -> tuple[bool, Any]:
-        """Whether the key is remembered, and the result (which may be None); asked without acting."""
+        """Whether the key is remembered, and the result (which may be None); asked without acting. Raises BadName."""
+        _check_key(idempotency_key)
         rows = self.database.read("look_up", {"p_key": idempotency_key})
         return bool(rows), rows[0]["result"] if rows else None
 
     def forget_keys(self, idempotency_key: str | None = None) -> int:
         """Makes the provider forget this key (or all keys), and returns how many it forgot. What was done stays done."""
+        _check_key(idempotency_key)
         return len(self._run("forget", {"p_key": idempotency_key}))
 
     def _params(self, call: ToolCall) -> dict[str, Any]:
@@ -111,6 +117,11 @@ def own_name(tool: Any, schema: str) -> str | None:
         module = Path(script).stem
     there = {} if named is tool else getattr(sys.modules.get(named.__module__), "__dict__", {})
     return f"{module}:{next((name for name, value in there.items() if value is tool), named.__qualname__)}"
+
+
+def _check_key(idempotency_key: str | None) -> None:
+    if idempotency_key is not None:
+        check_name("idempotency key", idempotency_key, MAX_KEY)
 
 
 def no_answer(name: str, lost: str) -> TimeoutError:

@@ -11,13 +11,23 @@ import json
 import math
 from typing import Any
 
-from .errors import BadName, UnfaithfulValue
+from .errors import BadName, BadSetting, UnfaithfulValue
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 200
 MAX_INT_BITS = 14_000  # Python itself refuses to print integers beyond 4,300 digits
 MAX_ID = 200
 MAX_EVENT_NAME = 10_000
+MAX_KEY = 4 * MAX_ID + 1  # what idempotency_key() makes of the longest workflow id and key
+# In seconds: a statement needs some time, a date must be one that Python can read, and an operating system waits for days.
+# What is counted goes one beyond its budget, and PostgreSQL's integer holds 2^31 - 1.
+_CENTURY, _MOST = 3_155_760_000.0, 2**31 - 2
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "lease_seconds": (0.1, _CENTURY), "first_delay": (0.001, _CENTURY), "max_delay": (0.001, _CENTURY),
+    "poll_seconds": (0.001, 86_400.0), "max_attempts": (1, _MOST), "crash_budget": (0, _MOST),
+    "unknown_outcome": ("call_again", "look_up"),
+}  # fmt: skip
+"""The lowest and the highest value of each setting of a Policy and a Worker, or the words that it may be."""
 # Kept, because dumps() makes one each time.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -106,6 +116,23 @@ def check_name(kind: str, text: Any, limit: int = MAX_ID) -> str:
     except _Refused as refused:
         raise BadName(f"{kind} {text!r:.80}: {refused.reason}. Nothing was written; choose another.") from None
     return text
+
+
+def check_settings(**settings: Any) -> None:
+    """Checks that each setting has a value that a worker can use, as SETTINGS says. Raises BadSetting, which names both."""
+    for name, value in settings.items():
+        low, high = SETTINGS[name]
+        kinds: Any = str if isinstance(low, str) else int if isinstance(low, int) else int | float
+        right = isinstance(value, kinds) and not isinstance(value, bool)
+        if not right or not (value in (low, high) if kinds is str else low <= value <= high):
+            try:
+                found = f"{value!r:.80}"
+            except Exception:  # an integer of too many digits, and what cannot print itself
+                found = f"this {type(value).__name__}"
+            wanted = (
+                f"{low} or {high}" if kinds is str else f"a {'whole ' * (kinds is int)}number from {low:,} to {high:,}"
+            )
+            raise BadSetting(f"Setting {name} must be {wanted}, not {found}. Nothing was started; choose another.")
 
 
 def idempotency_key(workflow_id: str, key: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from . import errors
 from .bell import Bell
@@ -19,6 +19,7 @@ from .model import Claim, Tool
 from .renewals import Renewals
 from .run import DurableRunner, Workflow, interrupted
 from .transactions import Transactions
+from .values import check_settings
 
 RunOutcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
@@ -34,9 +35,11 @@ def carry(
 ) -> RunOutcome:  # fmt: skip
     """Carries the claimed workflow as far as this claim goes: completed, failed, waiting, postponed or released.
 
-    Raises LostLease, DatabaseAway, SchemaMissing and CrashInjected: then the lease ends by itself and another worker takes over.
+    Raises LostLease, CrashInjected, and whatever kept the record from being read or written: that is no failure of the
+    workflow, which is still claimed.
     """
     journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
+    fails_by: Any = (errors.DeterminismError, errors.UnfaithfulValue)  # what no replay could repeat
     try:
         journal.states = getattr(function, "states", {})
         if claim.fence_token > 1 or loaded:
@@ -45,15 +48,16 @@ def carry(
         try:
             result = function(run, claim.input)
         except BaseException as error:
-            if run.ended_by is not None:
-                raise run.ended_by from (None if error is run.ended_by else error)  # the function may have swallowed it
-            if isinstance(error, errors.CrashInjected) or interrupted(error):
-                raise
-            engine.fail_workflow(journal.claim, errors.describe_failure(error))  # its own error, whatever its class
-            return "failed"
-        run.finish()
+            if run.ended_by is None:
+                if isinstance(error, errors.CrashInjected) or interrupted(error):
+                    raise
+                run.ended_by, fails_by = error, BaseException  # its own error, whatever its class
+        run.finish()  # raises what has ended the run, which the function may have swallowed
         journal.complete(result)
         return "completed"
+    except fails_by as error:
+        engine.fail_workflow(journal.claim, errors.describe_failure(error))
+        return "failed"
     except errors.Suspend:
         return "waiting"
     except errors.Postponed:
@@ -61,22 +65,18 @@ def carry(
     except errors.Stopping:
         engine.release_lease(claim)
         return "released"
-    except (errors.LostLease, errors.DatabaseAway, errors.SchemaMissing, errors.CrashInjected):
-        raise
     except BaseException as error:
         if interrupted(error):
-            with contextlib.suppress(errors.LostLease, errors.DatabaseAway):
+            with contextlib.suppress(errors.LostLease, Exception):
                 engine.release_lease(claim)
-            raise
-        engine.fail_workflow(journal.claim, errors.describe_failure(error))
-        return "failed"
+        raise
 
 
 class Worker:
     """One worker: claims workflows whose functions it knows and carries them.
 
     `identity` must be new for each start of its process. `poll_seconds` is how long an idle worker trusts a silent
-    database. Raises StepMisuse for an async workflow function.
+    database. Raises StepMisuse for an async workflow function, BadSetting.
     """
 
     def __init__(
@@ -88,6 +88,8 @@ class Worker:
                 raise errors.StepMisuse(
                     f"Workflow {name!r} is async or a generator; pass a plain function of a run and its input."
                 )
+        given = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
+        check_settings(poll_seconds=poll_seconds, **given)
         self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
         self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds
         self.renewals = renewals or Renewals(engine)
@@ -98,13 +100,14 @@ class Worker:
     def run_once(self) -> RunOutcome | None:
         """Claims one workflow and carries it as far as it goes; returns None if nothing was runnable.
 
-        Raises DatabaseAway and CrashInjected.
+        Raises CrashInjected, and DatabaseAway, SchemaMissing, StatementRefused or whatever else kept the record from being
+        written; then the workflow is given back, if that can still be said, and is due later.
         """
         claim = self.engine.claim_workflow(self.identity, self.lease_seconds, names=self.names)
         if claim is None:
             return None
         try:
-            with self.renewals.hold(claim):
+            with self.renewals.hold_or_give_back(claim, self._stop.wait):
                 return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
         except errors.LostLease as lost:
             told = {"reason": lost.reason, "guards": lost.guards or None}

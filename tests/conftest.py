@@ -7,6 +7,8 @@ controller owns it, so it is stopped once, at the very end.
 from __future__ import annotations
 
 import gc
+import json
+import logging
 import os
 import shutil
 import signal
@@ -162,6 +164,23 @@ def rows(engine: Engine, query: str, **binds: Any) -> list[dict[str, Any]]:
     with engine.database.alchemy.connect() as connection:
         found = connection.execute(text(query.format(s=f'"{schema}"', w=f'"{schema}_world"')), binds)
         return [dict(row) for row in found.mappings()]
+
+
+@pytest.fixture
+def lines() -> Iterator[list[dict[str, Any]]]:
+    """What the `agentflow` logger says during the test, parsed."""
+    said: list[dict[str, Any]] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(json.loads(record.getMessage()))
+
+    handler, logger = Handler(), logging.getLogger("agentflow")
+    logger.addHandler(handler)
+    before, _ = logger.level, logger.setLevel(logging.INFO)
+    yield said
+    logger.removeHandler(handler)
+    logger.setLevel(before)
 
 
 @pytest.fixture

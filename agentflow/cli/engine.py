@@ -14,7 +14,7 @@ import typer
 
 from ..agents import DEFAULT_WORKFLOW, WORKFLOWS
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
-from ..evidence import REPORT
+from ..evidence import REPORT, unsettled
 from ..gate import LOOPBACK
 from ..log import log_event
 from ..model import Policy
@@ -277,13 +277,14 @@ def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     _check_that_it_exists(database)
     figures = Engine(database).write_reliability_report(REPORT, *launch.own_tools(tool))
-    stuck = look_for_stuck(database)
+    stuck, waits = look_for_stuck(database), unsettled(database)
     if as_json:
-        print_json({**figures, "stuck_workflows": stuck.found and [asdict(one) for one in stuck.found]})
+        found = stuck.found and [asdict(one) for one in stuck.found]
+        print_json({**figures, "stuck_workflows": found, "unsettled": waits})
     else:
         print_figures(figures)
         typer.echo(f"Written to {REPORT}.")
-    for said in (*_remarks(figures, schema), *stuck.sentences()):
+    for said in (*_remarks(figures, schema), *stuck.sentences(), *(f"{one['says']} {one['mend']}" for one in waits)):
         typer.echo(said, err=as_json)
     for problem in figures["problems"]:
         typer.echo(f"agentflow: {problem}.", err=True)

@@ -53,7 +53,8 @@ w AS (
         updated_at = now
     FROM due
     WHERE row.id = due.id
-    RETURNING row.id, name, input, entries, status, fence_token, checkpoints, attempts, crashes, held_by
+    RETURNING row.id, name, input, entries, status, fence_token, checkpoints, attempts, crashes, held_by,
+              error -> 'troubles' AS troubles
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, worker, fence_token, detail)
@@ -166,6 +167,9 @@ WITH w AS (
     UPDATE agentflow.workflows
     SET lease_owner = NULL,
         lease_expires_at = NULL,
+        -- After trouble that was not the workflow's own, the row says which, and is not due at once.
+        error = coalesce(%(p_error)s::json, error),
+        next_run_at = CASE WHEN %(p_error)s::json IS NULL THEN next_run_at ELSE clock_timestamp() + %(p_delay)s END,
         entries = entries + 1,
         updated_at = clock_timestamp()
     WHERE id = %(p_workflow)s
@@ -192,7 +196,10 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'lease_released', 'release',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, fence_token,
+           CASE WHEN %(p_error)s::json IS NULL THEN %(p_detail)s::json
+                ELSE json_build_object('trouble', left(concat_ws(': ', %(p_error)s::json ->> 'type',
+                                                                 %(p_error)s::json ->> 'message'), 1000)) END
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'release',

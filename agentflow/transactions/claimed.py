@@ -13,7 +13,7 @@ from psycopg.rows import DictRow
 from ..errors import ActionMismatch, AgentFlowError, CrashInjected, DuplicateStep, LostLease, ToolRefused
 from ..model import ActionIntent, Boundary, Checkpoint, Claim, Outcome, Tool, ToolCall
 from ..statements import TRANSACTIONS
-from ..values import MAX_EVENT_NAME, check_name, idempotency_key, to_json
+from ..values import MAX_EVENT_NAME, check_name, check_settings, idempotency_key, to_json
 from .unclaimed import UnclaimedTransactions
 
 
@@ -38,6 +38,7 @@ class Transactions(UnclaimedTransactions):
         """
         check_name("worker id", worker_id)
         lease = self.policy.lease_seconds if lease_seconds is None else lease_seconds
+        check_settings(lease_seconds=lease)
         params = {
             "p_worker": worker_id,
             "p_names": list(names),
@@ -53,7 +54,7 @@ class Transactions(UnclaimedTransactions):
             if row["status"] == "ready":
                 return Claim(
                     row["id"], worker_id, row["fence_token"], row["name"], row["input"], row["checkpoints"],
-                    row["attempts"], row["held_by"] is not None, lease,
+                    row["attempts"], row["held_by"] is not None, lease, row["troubles"] or 0,
                 )  # fmt: skip
 
     def _claim(self, params: Mapping[str, Any], boundary: Boundary) -> list[DictRow]:
@@ -184,9 +185,13 @@ class Transactions(UnclaimedTransactions):
         """Makes the lease last another `claim.lease_seconds`. Transaction: renew. Raises LostLease, also if it had expired."""
         self._guarded("renew", claim, None, {"p_lease": timedelta(seconds=claim.lease_seconds)})
 
-    def release_lease(self, claim: Claim) -> None:
-        """Gives the workflow back; the next claim is not a recovery. Transaction: release. Raises LostLease."""
-        self._guarded("release", claim, None, {})
+    def release_lease(self, claim: Claim, error: dict[str, Any] | None = None, delay: float = 0.0) -> None:
+        """Gives the workflow back; the next claim is not a recovery. Transaction: release. Raises LostLease.
+
+        With an `error`, which was not the workflow's own, the row keeps it, and is due after `delay` seconds.
+        """
+        failure = error and json.dumps(error)
+        self._guarded("release", claim, None, {"p_error": failure, "p_delay": timedelta(seconds=delay)})
 
     def postpone(self, claim: Claim, step_id: str, error: dict[str, Any], delay_seconds: float) -> None:
         """Counts the failure, releases the lease, and has the next try due later. Transaction: postpone. Raises LostLease."""

@@ -23,6 +23,7 @@ from agentflow.gate import MAX_BODY
 from tests.conftest import rows
 from tests.support.chromium import ARGUMENTS, find_chromium
 from tests.support.programs import environment, running
+from tests.support.refusals import refusing
 
 HERE = "http://127.0.0.1"
 ODD_IDS = [
@@ -117,6 +118,20 @@ def test_normal_api_workflow_completes(client: TestClient) -> None:
     assert [step["step_id"] for step in finished["steps"]] == ["classify", "plan", "resolve-account"]
     assert [action["status"] for action in finished["actions"]] == ["ACKNOWLEDGED"]
     assert client.post("/workers/api-worker/run-once").json() == {"worked": False}
+
+
+def test_a_refused_write_is_503_with_a_sentence_and_the_workflow_goes_on_later(
+    client: TestClient, engine: Engine
+) -> None:
+    created = client.post("/workflows", json={"request": "login"}).json()
+    with refusing(engine, "steps"):
+        refused = client.post("/workers/w/run-once")
+    assert refused.status_code == 503
+    assert "the auditor says no" in sentence(refused)
+    row = client.get(f"/workflows/{created['id']}").json()
+    assert (row["status"], row["lease_owner"], row["error"]["troubles"]) == ("ready", None, 1)
+    engine.expire_lease(created["id"])
+    assert client.post("/workers/w/run-once").json() == {"worked": True}
 
 
 def test_the_history_tells_everything_in_order_with_the_worlds_entry_inside(client: TestClient) -> None:

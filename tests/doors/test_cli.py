@@ -22,8 +22,9 @@ import pytest
 import typer
 from sqlalchemy import text
 
-from agentflow import CrashInjected, Database, Engine, ToolCall, migrate, open_engine
+from agentflow import CrashInjected, Database, Engine, Policy, ToolCall, migrate, open_engine
 from agentflow.cli import app
+from agentflow.errors import StatementRefused
 from agentflow.server import Server
 from tests.conftest import rows
 from tests.support.helpers import eventually
@@ -36,6 +37,7 @@ from tests.support.programs import (
     installed_running,
     running,
 )
+from tests.support.refusals import refusing
 from tests.support.signals import send
 
 COMMANDS: Mapping[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -130,6 +132,11 @@ def test_a_command_line_that_cannot_be_read_is_exit_code_2(run: Run, wrong: list
     done = run(*wrong)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["lease", "poll"])
+def test_a_setting_that_is_no_number_is_one_sentence(run: Run, option: str) -> None:
+    assert f"Setting {option}_seconds must be a number from" in refused(run("worker", f"--{option}", "nan"))
 
 
 @pytest.mark.parametrize(
@@ -516,7 +523,7 @@ def test_report_writes_and_prints_the_engines_figures(run: Run, engine: Engine, 
     done = run("report", "--json", program=installed)
     assert done.returncode == 0
     figures = engine.reliability_metrics()
-    assert json.loads(done.stdout) == figures | {"stuck_workflows": []}
+    assert json.loads(done.stdout) == {**figures, "stuck_workflows": [], "unsettled": []}
     assert json.loads((tmp_path / "artifacts" / "reliability-report.json").read_text()) == figures
     plain = run("report").stdout
     assert figures.pop("problems") == []
@@ -631,6 +638,34 @@ def test_report_says_what_is_no_problem_and_should_be_known(run: Run, engine: En
     assert done.returncode == 0
     assert "ended in the gap: 1." in done.stdout
     assert "no running worker knows: 1." in done.stdout
+
+
+def test_report_and_doctor_name_calls_of_unknown_outcome_and_runs_that_were_let_go(run: Run, engine: Engine) -> None:
+    def broken(call: ToolCall) -> Any:
+        raise KeyError("the provider's secret")
+
+    def job(job: Any, action: Any) -> Any:
+        return job.side_effect(action, key="k", tool=broken) if action else job.step("a", lambda: 1)
+
+    mine = Engine(engine.database, workflows={"job": job}, policy=Policy(first_delay=3600, max_delay=3600))
+    mine.create_workflows(["pay", "pay", None], name="job", workflow_ids=["w-1", "w-2", "w-3"])
+    with refusing(engine, "steps"), pytest.raises(StatementRefused):
+        mine.run_until_idle("w")
+    mine.expire_lease("w-1")
+    mine.run_until_idle("w")
+    says = [
+        "Calls of 'pay' whose outcome nobody knows: 3, in 2 workflows, such as 'w-1'; KeyError: \"the provider's secret\".",
+        "Runs that were let go in a row: 1, in 1 workflow, such as 'w-3'; StatementRefused: checkpoint 'a' of workflow 'w-3'",
+    ]
+    report, doctor = run("report"), run("doctor", "--schema", engine.database.schema)
+    for said in says:
+        assert said in report.stdout
+        assert f"WRONG  {said}" in doctor.stdout
+    assert doctor.returncode == 1
+    told = json.loads(run("report", "--json").stdout)["unsettled"]
+    assert [(row["action"], row["type"], row["tries"], row["workflows"]) for row in told] == [
+        ("pay", "KeyError", 3, 2), (None, "StatementRefused", 1, 1),
+    ]  # fmt: skip
 
 
 def test_soak_kills_workers_and_reports_that_nothing_is_lost(run: Run) -> None:

@@ -18,6 +18,7 @@ from agentflow import Database, Engine, Policy, StandInModel, errors, migrate
 from agentflow.errors import AgentFlowError
 from agentflow.model import Claim, ToolCall
 from agentflow.run import DurableRunner, StepStore
+from tests.support.refusals import refusing
 from tests.support.runs import NAME, ROOT, deploy, start, turn, workflow
 
 CONTROL_FLOW = {"LostLease", "Suspend", "Postponed", "Stopping", "CrashInjected"}
@@ -197,6 +198,12 @@ def refused_statement(engine: Engine) -> Any:
     return engine.database.execute("list", {"p_status": None, "p_prefix": "", "p_limit": -1, "p_offset": 0})
 
 
+def refused_write(engine: Engine) -> Any:
+    claim = claimed(engine)
+    with refusing(engine, "steps"):
+        return engine.checkpoint(claim, "train", 1)
+
+
 def not_a_laboratory(engine: Engine) -> Any:
     database = Database(engine.database.url.render_as_string(hide_password=False), "public", patience=0)
     try:
@@ -229,7 +236,7 @@ def other_key(run: Any) -> None:
 
 
 # A message begins with a capital, or with the name of a statement or an action; one is the tutorial's own.
-BEGINS = re.compile(r"[A-Z]|[a-z_]+: |tool committed before workflow acknowledgment$")
+BEGINS = re.compile(r"[A-Z]|[a-z_]+( '.*')?( of workflow '.*')?: |tool committed before workflow acknowledgment$")
 
 Provocation = tuple[str, Callable[[Engine], Any], list[str]]
 # the error, how to provoke it, and what it must say: where it happened, and what to do next
@@ -322,9 +329,19 @@ PROVOKED: dict[str, Provocation] = {
     "connection lost": ("OutcomeUnknown", killed_connection, ["purpose", "may have been committed", "Issue it again"]),
     "schema missing": ("SchemaMissing", not_migrated, ["'never_migrated'", "Run `agentflow migrate`"]),
     "statement refused": (
-        "AgentFlowError",
+        "StatementRefused",
         refused_statement,
         ["list", "LIMIT must not be negative", "agentflow doctor"],
+    ),
+    "write refused": (
+        "StatementRefused",
+        refused_write,
+        ["checkpoint 'train' of workflow 'w-1'", "the auditor says no", "Nothing was changed; fix what it names"],
+    ),
+    "setting out of range": (
+        "BadSetting",
+        lambda e: Policy(first_delay=-5),
+        ["first_delay", "-5", "from 0.001 to 3,155,760,000", "choose another"],
     ),
     "rows changed by hand": ("AgentFlowError", counted_wrong, ["'w-1'", "should have 1", "has 0", "restore the rows"]),
     "not a laboratory": ("NotALaboratory", not_a_laboratory, ["'public'", "Nothing was deleted; use a schema made by"]),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,23 +12,6 @@ from agentflow.errors import AgentFlowError
 from agentflow.statements import TRANSACTIONS
 from tests.conftest import rows
 from tests.support.runs import settle, start, turn
-
-
-@pytest.fixture
-def lines() -> Iterator[list[dict[str, Any]]]:
-    """What the `agentflow` logger says during the test, parsed."""
-    said: list[dict[str, Any]] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(json.loads(record.getMessage()))
-
-    handler, logger = Handler(), logging.getLogger("agentflow")
-    logger.addHandler(handler)
-    before, _ = logger.level, logger.setLevel(logging.INFO)
-    yield said
-    logger.removeHandler(handler)
-    logger.setLevel(before)
 
 
 def a_life_of_everything(engine: Engine) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from agentflow import CrashInjected, DurableRunner, Engine, NaiveRunner, StepStore, ToolRefused, evidence
 from agentflow.agents import research_agent_with, support_agent_with
+from agentflow.errors import BadName
 from agentflow.model import ToolCall
 from agentflow.tools import StandInModel, mock_llm_classify, mock_llm_plan
 from tests.conftest import rows
@@ -214,6 +215,40 @@ def test_world_forgets_one_key_or_all_and_says_how_many(engine: Engine) -> None:
     assert engine.world.forget_keys() == 2
     assert engine.world.forget_keys() == 0
     assert len(effects(engine)) == 3
+
+
+LONG = "k" * 3_000
+DOORS: dict[str, tuple[Callable[[Engine], Any], str]] = {
+    "key": (lambda e: e.execute_simulated_tool(LONG), "Idempotency key must have 1 to 801 characters, but has 3,000"),
+    "no text": (lambda e: e.execute_simulated_tool(7), "Idempotency key must be text, not int"),  # type: ignore[arg-type]
+    "no key": (lambda e: e.execute_simulated_tool(""), "Idempotency key must have 1 to 801 characters, but has 0"),
+    "NUL": (lambda e: e.execute_simulated_tool("a\0b"), "Idempotency key 'a.*NUL"),
+    "action": (lambda e: e.execute_simulated_tool("w:k", LONG), "Action must have 1 to 200 characters, but has 3,000"),
+    "workflow": (lambda e: e.execute_simulated_tool("w" * 201 + ":k"), "Workflow id must have 1 to 200 characters"),
+    "call": (lambda e: e.world(ToolCall(LONG, "pay", None, "w")), "Idempotency key must have 1 to 801"),
+    "look up": (lambda e: e.world.look_up(LONG), "Idempotency key must have 1 to 801"),
+    "forget": (lambda e: e.world.forget_keys(LONG), "Idempotency key must have 1 to 801"),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_of_the_world_names_the_limit_of_what_it_takes(engine: Engine, door: str) -> None:
+    ask, said = DOORS[door]
+    with pytest.raises(BadName, match=said):
+        ask(engine)
+    assert rows(engine, "SELECT * FROM {w}.tool_attempts") == []
+
+
+def test_the_longest_key_that_a_workflow_can_make_passes_every_door(engine: Engine) -> None:
+    name, key = "\U0001f600" * 200, ":" * 200
+    engine.workflows["tested"] = lambda run, _: run.side_effect("pay" * 66, key=key)
+    engine.create_workflow(None, name="tested", workflow_id=name)
+    assert engine.run_until_idle("w") == 1
+    ((effect,),) = [rows(engine, "SELECT idempotency_key FROM {w}.tool_ledger")]
+    assert len(effect["idempotency_key"]) == 801
+    assert engine.world.look_up(effect["idempotency_key"])[0]
+    engine.execute_simulated_tool(effect["idempotency_key"])
+    assert rows(engine, "SELECT attempts FROM {w}.tool_ledger") == [{"attempts": 2}]
 
 
 def test_unfaithful_arguments_are_refused_before_the_world_acts(engine: Engine) -> None:

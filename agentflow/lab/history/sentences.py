@@ -55,7 +55,8 @@ def sentence(mark: Mark) -> str:
     said = _DELIVERED.get(mark.event) or _PLAIN.get(mark.kind)
     if said is None:
         return f"{mark.event} {mark.subject}".strip()
-    return said.format(who=mark.who or "nobody", subject=mark.subject, token=mark.token).strip()
+    trouble = "; something else than the workflow was wrong, so it is due later" * bool(mark.detail.get("trouble"))
+    return said.format(who=mark.who or "nobody", subject=mark.subject, token=mark.token).strip() + trouble
 
 
 def _claim(mark: Mark) -> str:
