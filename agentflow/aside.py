@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .database import Database
-from .errors import AgentFlowError, DatabaseAway, SchemaMissing
+from .errors import AgentFlowError, DatabaseAway, PoolerInBetween, SchemaMissing
 from .log import log_event
 
 LONGEST = 60.0  # seconds
 LOOKED_AT = 100  # claims that are rehearsed at once: of the oldest workflows, which a worker meets first
+OF_NO_ROW = DatabaseAway, SchemaMissing, PoolerInBetween  # it could be any workflow's
 _NOT_WRITTEN = "claim: a trigger let nothing be written, and raised nothing."
 _Params = Mapping[str, Any]
 _Rows = list[dict[str, Any]]
@@ -36,7 +37,7 @@ class Aside:
             try:
                 rows = claim(told)
                 refused = (rows[0]["chosen"], _NOT_WRITTEN) if rows and not rows[0]["id"] else None
-            except (DatabaseAway, SchemaMissing):
+            except OF_NO_ROW:
                 raise
             except AgentFlowError:
                 refused = next(refused_claims(database, told), None)
@@ -63,7 +64,7 @@ class Aside:
 def refused_claims(database: Database, params: _Params) -> Iterator[tuple[str, str]]:
     """The id of each runnable workflow whose claim PostgreSQL would refuse now, and why: of the `LOOKED_AT` oldest.
 
-    Their claims are rehearsed, and undone. Raises DatabaseAway, SchemaMissing.
+    Their claims are rehearsed, and undone. Raises DatabaseAway, SchemaMissing, PoolerInBetween.
     """
     for one in database.read("runnable", {**params, "p_most": LOOKED_AT}):
         only = {**params, "p_names": [one["name"]], "p_ids": [one["id"]], "p_only": True}
@@ -71,7 +72,7 @@ def refused_claims(database: Database, params: _Params) -> Iterator[tuple[str, s
             rows = database.rehearse("claim", only)
             if rows and not rows[0]["id"]:
                 yield one["id"], _NOT_WRITTEN
-        except (DatabaseAway, SchemaMissing):
+        except OF_NO_ROW:
             raise
         except AgentFlowError as refused:
             yield one["id"], str(refused)

@@ -12,6 +12,7 @@ from .errors import (
     DatabaseAway,
     DuplicateStep,
     OutcomeUnknown,
+    PoolerInBetween,
     SchemaMissing,
     StatementRefused,
     TooLarge,
@@ -102,7 +103,7 @@ def translate(
             f"{name}: {where} cannot do this now ({said}). Nothing was changed; it will be tried again."
         )
     if isinstance(error, _POOLED):
-        return StatementRefused(
+        return PoolerInBetween(
             f"{name}: {where} forgot or shares prepared statements ({said}): a pooler in transaction "
             "mode is in between. Nothing was changed; connect to PostgreSQL itself, or use the pooler's session mode."
         )

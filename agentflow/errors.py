@@ -118,6 +118,10 @@ class StatementRefused(AgentFlowError):
     """PostgreSQL refused a statement for another reason than an outage; nothing was changed, and no workflow fails by it."""
 
 
+class PoolerInBetween(StatementRefused):
+    """A pooler lends another connection for each transaction: any statement may meet this, whatever its row."""
+
+
 class QueryRefused(AgentFlowError):
     """PostgreSQL refused a query that somebody wrote, or the query would have changed something; nothing was changed."""
 

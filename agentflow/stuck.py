@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from .aside import LOOKED_AT, refused_claims
+from .aside import LOOKED_AT, OF_NO_ROW, refused_claims
 from .database import Database
-from .errors import DatabaseAway, SchemaMissing
 from .model import Boundary
 
 NAMED = 100
@@ -46,7 +45,7 @@ def look_for_stuck(database: Database) -> StuckWorkflows:
     """
     try:
         found = [*_refused(database), *_stranded(database)]
-    except (DatabaseAway, SchemaMissing) as unseen:
+    except OF_NO_ROW as unseen:
         why = str(unseen.__cause__ or unseen).strip().partition("\n")[0]
         return StuckWorkflows(None, f"Whether a worker can take every ready workflow was not observed ({why}).")
     if len(found) > NAMED:

@@ -155,6 +155,8 @@ class UnclaimedTransactions:
         row = self._unclaimed("requeue", workflow_id, params={"p_seen": seen["fence_token"]})
         if row["outcome"] == "committed" or (row["in_doubt"] and seen["status"] == "failed"):
             return  # in doubt, and not as it was: an earlier issue was committed, whatever came of the workflow since
+        if seen["status"] != "failed" and "token" in row["guards"] and not row["in_doubt"]:
+            return self.requeue_workflow(workflow_id)  # it has failed since it was looked at
         again = "was requeued by somebody else, and this is another failure"
         raise AlreadyFinished(workflow_id, row["status"], again if "token" in row["guards"] else "cannot be requeued")
 

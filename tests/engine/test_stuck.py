@@ -13,7 +13,7 @@ import pytest
 from agentflow import Claim, Database, Engine, migrate
 from agentflow.aside import LONGEST, Aside
 from agentflow.doctor import examine
-from agentflow.errors import SchemaMissing
+from agentflow.errors import PoolerInBetween, SchemaMissing, StatementRefused
 from agentflow.lab.verify.checker import find_mistakes
 from agentflow.stuck import Stuck, free, look_for_stuck
 from tests.conftest import rows
@@ -150,6 +150,21 @@ def test_many_rows_that_are_refused_hold_nobody_up_and_a_table_without_rights_bl
         fresh.claim_workflow("w")
     assert fresh.aside.ids() == []
     operate(lab, "ALTER TABLE {s}.elsewhere RENAME TO history")
+
+
+def test_what_a_pooler_does_to_a_rehearsal_blames_no_row(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create_workflows([None] * 2, name="job", workflow_ids=["bad", "good"])
+    operate(lab, *BROKEN["check"][0])
+
+    def shared(*_: Any) -> Any:
+        raise PoolerInBetween("claim: prepared statements are shared")
+
+    with monkeypatch.context() as pooled:
+        pooled.setattr(Database, "rehearse", shared)
+        with pytest.raises(StatementRefused, match="shared"):
+            lab.claim_workflow("w")
+        assert (lab.aside.ids(), look_for_stuck(lab.database).found) == ([], None)
+    assert lab.run_until_idle("w") == 1
 
 
 # -- a server's clock that was set ahead and back ------------------------------------------------------------------------
