@@ -279,7 +279,7 @@ def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = 
     figures = Engine(database).write_reliability_report(REPORT, *launch.own_tools(tool))
     stuck, waits = look_for_stuck(database), unsettled(database)
     if as_json:
-        found = stuck.found and [asdict(one) for one in stuck.found]
+        found = None if stuck.found is None else [asdict(one) for one in stuck.found]
         print_json({**figures, "stuck_workflows": found, "unsettled": waits})
     else:
         print_figures(figures)
