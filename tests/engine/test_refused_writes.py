@@ -387,7 +387,12 @@ def takes_a_name(*, call: ToolCall) -> None:
     raise AssertionError("it was called")
 
 
-@pytest.mark.parametrize("tool", [lambda: None, takes_two, takes_a_name, Silent(), Silent, "no tool", 5], ids=str)
+TAKE_NO_CALL = {
+    "lambda": lambda: None, "two": takes_two, "a name": takes_a_name, "object": Silent(), "class": Silent, "text": "no tool", "5": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", TAKE_NO_CALL.values(), ids=TAKE_NO_CALL)
 def test_a_tool_that_takes_no_call_is_a_definite_refusal(engine: Engine, tool: Any) -> None:
     caught: list[str] = []
 
