@@ -388,7 +388,8 @@ def takes_a_name(*, call: ToolCall) -> None:
 
 
 TAKE_NO_CALL = {
-    "lambda": lambda: None, "two": takes_two, "a name": takes_a_name, "object": Silent(), "class": Silent, "text": "no tool", "5": 5,
+    "lambda": lambda: None, "two": takes_two, "a name": takes_a_name, "object": Silent(), "class": Silent,
+    "text": "no tool", "5": 5,
 }  # fmt: skip
 
 
