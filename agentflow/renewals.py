@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from .errors import CrashInjected, LostLease, describe_failure
 from .log import log_event
@@ -73,33 +72,6 @@ class Renewals:
             with self._changed:
                 self._held.pop(id(claim), None)
 
-    @contextlib.contextmanager
-    def hold_or_give_back(self, claim: Claim, wait: Callable[[float], Any]) -> Iterator[None]:
-        """Like hold(); an exception out of it is trouble that is not the workflow's own, so its lease is released.
-
-        The workflow is due after a longer time with each such run. If the release is refused too, the lease ends by itself.
-        """
-        try:
-            with self.hold(claim):
-                yield
-        except Exception as trouble:
-            delay, released = self.engine.policy.delay(claim.troubles + 1), False
-            error = {**describe_failure(trouble), "troubles": claim.troubles + 1}
-            engine = copy.copy(self.engine)
-            engine.database = copy.copy(engine.database)
-            engine.database.patience = 0  # an outage was waited for already
-            for pause in (0.0, 0.1, 0.5):  # what was refused once need not be again: a pooler has several connections
-                wait(pause)
-                with contextlib.suppress(Exception):
-                    with contextlib.suppress(LostLease):
-                        engine.release_lease(claim, error, delay)
-                        released = True
-                    break
-            told = {"error": f"{error['type']}: {error['message']}", "next_try_seconds": delay if released else None}
-            who = {"workflow_id": claim.workflow_id, "worker_id": claim.worker_id, "fence_token": claim.fence_token}
-            log_event("run_let_go", **who, **told)
-            raise
-
     def close(self) -> None:
         """Stops renewing and ends the thread; holding a claim starts another."""
         with self._changed:
@@ -141,3 +113,28 @@ class Renewals:
             if id(claim) in self._held:
                 self._held[id(claim)] = (claim, time.monotonic() + again)
                 self._changed.notify()
+
+
+def give_back(engine: Transactions, claim: Claim, trouble: BaseException | None) -> None:
+    """Releases the lease after an interruption (None), or after trouble that is not the workflow's own: then it is due later.
+
+    The delay grows with each such run. If the release is refused too, the lease ends by itself.
+    """
+    error, delay, released = None, 0.0, False
+    if trouble:
+        error = {**describe_failure(trouble), "troubles": claim.troubles + 1}
+        delay = engine.policy.delay(claim.troubles + 1)
+    engine = copy.copy(engine)
+    engine.database = copy.copy(engine.database)
+    engine.database.patience = 0  # an outage was waited for already
+    for pause in (0.0, 0.1, 0.5):  # what was refused once need not be again: a pooler has several connections
+        time.sleep(pause)
+        with contextlib.suppress(Exception):
+            with contextlib.suppress(LostLease):
+                engine.release_lease(claim, error, delay)
+                released = True
+            break
+    if error:
+        told = {"error": f"{error['type']}: {error['message']}", "next_try_seconds": delay if released else None}
+        who = {"workflow_id": claim.workflow_id, "worker_id": claim.worker_id, "fence_token": claim.fence_token}
+        log_event("run_let_go", **who, **told)

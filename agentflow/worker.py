@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
 import inspect
 import signal
 import threading
@@ -16,7 +15,7 @@ from .bell import Bell
 from .journal import ClaimedJournal
 from .log import log_event
 from .model import Claim, Tool
-from .renewals import Renewals
+from .renewals import Renewals, give_back
 from .run import DurableRunner, Workflow, interrupted
 from .transactions import Transactions
 from .values import check_settings
@@ -36,8 +35,20 @@ def carry(
     """Carries the claimed workflow as far as this claim goes: completed, failed, waiting, postponed or released.
 
     Raises LostLease, CrashInjected, and whatever kept the record from being read or written: that is no failure of the
-    workflow, which is still claimed.
+    workflow, which is given back then, if that can still be said, and is due later.
     """
+    try:
+        return _carry(engine, claim, function, tool, stopping, loaded)
+    except (errors.LostLease, errors.CrashInjected):
+        raise
+    except BaseException as trouble:
+        give_back(engine, claim, None if interrupted(trouble) else trouble)
+        raise
+
+
+def _carry(
+    engine: Transactions, claim: Claim, function: Workflow, tool: Tool, stopping: Callable[[], bool], loaded: bool
+) -> RunOutcome:
     journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
     fails_by: Any = (errors.DeterminismError, errors.UnfaithfulValue)  # what no replay could repeat
     try:
@@ -65,11 +76,6 @@ def carry(
     except errors.Stopping:
         engine.release_lease(claim)
         return "released"
-    except BaseException as error:
-        if interrupted(error):
-            with contextlib.suppress(errors.LostLease, Exception):
-                engine.release_lease(claim)
-        raise
 
 
 class Worker:
@@ -107,7 +113,7 @@ class Worker:
         if claim is None:
             return None
         try:
-            with self.renewals.hold_or_give_back(claim, self._stop.wait):
+            with self.renewals.hold(claim):
                 return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
         except errors.LostLease as lost:
             told = {"reason": lost.reason, "guards": lost.guards or None}

@@ -123,7 +123,7 @@ MADE: list[tuple[Callable[[str, str], Any], str]] = [
     (lambda w, a: json.dumps(sorted([w, a])), "and so is that of action"),
     (lambda w, a: hashlib.sha256(json.dumps([w, a]).encode()).hexdigest()[:4], "and so is that of action"),
     (lambda w, a: unicodedata.normalize("NFC", json.dumps([w, a], ensure_ascii=False)), "and so is that of action"),
-    (lambda w, a: f"{w}\0{a}", "PostgreSQL text fields cannot contain NUL"),
+    (lambda w, a: f"{w}\0{a}", "the text holds a NUL character, which PostgreSQL cannot store"),
     (lambda w, a: str(hash((w, a))), "in another process.*would call under another key"),
     (
         lambda w, _a: w,

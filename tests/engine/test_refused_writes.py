@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from agentflow import Database, Engine, Policy, StepStore, ToolCall, migrate
-from agentflow.errors import AgentFlowError, DatabaseAway, SchemaMissing, StatementRefused
+from agentflow.errors import AgentFlowError, DatabaseAway, PoolerInBetween, StatementRefused
 from agentflow.run import DurableRunner
 from tests.conftest import rows
 from tests.support.helpers import eventually, working
+from tests.support.isolation import Session
 from tests.support.pooler import Pooler
 from tests.support.refusals import RAISES, refusing, ruling
 from tests.support.runs import effects, settle, start, steps, turn, workflow
@@ -48,30 +49,32 @@ def let_go(engine: Engine, workflow_id: str, kind: str, attempts: int = 0) -> No
 
 # -- every reason that is no outage
 
-REASONS: dict[str, tuple[str, type[AgentFlowError]]] = {
-    "a trigger": (RAISES, StatementRefused),
-    "a trigger with a code of its own": ("RAISE EXCEPTION 'no' USING ERRCODE = 'AB123'", StatementRefused),
-    "a trigger that says that a right is missing": ("RAISE insufficient_privilege", SchemaMissing),
-    "a trigger that sounds like an outage": ("RAISE object_not_in_prerequisite_state", DatabaseAway),
-    "a trigger that needs a table that is gone": ("PERFORM FROM no_such_table", SchemaMissing),
-    "a number out of range": ("NEW.position := 2147483647 + NEW.position", StatementRefused),
-    "a division by zero": ("NEW.position := 1 / 0", StatementRefused),
-    "a text that is no number": ("NEW.position := 'x'", StatementRefused),
-    "a character that the encoding lacks": ("PERFORM convert_to('😀', 'LATIN1')", StatementRefused),
-    "a value that must not be null": ("NEW.worker := NULL", StatementRefused),
-    "a check of the engine's own": ("NEW.kind := 'other'", StatementRefused),
-    "an assertion": ("ASSERT false", StatementRefused),
+REASONS = {
+    "a trigger": RAISES,
+    "a trigger with a code of its own": "RAISE EXCEPTION 'no' USING ERRCODE = 'AB123'",
+    "a trigger that says that a right is missing": "RAISE insufficient_privilege",
+    "a trigger that sounds like an outage": "RAISE object_not_in_prerequisite_state",
+    "a trigger that needs a table that is gone": "PERFORM FROM no_such_table",
+    "a number out of range": "NEW.position := 2147483647 + NEW.position",
+    "a division by zero": "NEW.position := 1 / 0",
+    "a text that is no number": "NEW.position := 'x'",
+    "a character that the encoding lacks": "PERFORM convert_to('😀', 'LATIN1')",
+    "a value that must not be null": "NEW.worker := NULL",
+    "a check of the engine's own": "NEW.kind := 'other'",
+    "an assertion": "ASSERT false",
 }
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_refused_checkpoint_is_no_failure_and_the_function_cannot_swallow_it(engine: Engine, reason: str) -> None:
-    body, kind = REASONS[reason]
     workflow_id = start(engine, swallowing)
     mine = Engine(engine.database.twin(patience=0), workflows=engine.workflows)
-    with refusing(engine, "steps", body=body), pytest.raises(kind, match=f"checkpoint 'a' of workflow '{workflow_id}'"):
+    with (
+        refusing(engine, "steps", body=REASONS[reason]),
+        pytest.raises(StatementRefused, match=f"checkpoint 'a' of workflow '{workflow_id}'"),
+    ):
         turn(mine)
-    let_go(engine, workflow_id, kind.__name__)
+    let_go(engine, workflow_id, "StatementRefused")
     assert (steps(engine, workflow_id), effects(engine)) == ([], [])
     row = settle(engine, workflow_id)
     assert (row["status"], row["result"], row["error"]) == ("completed", "recorded", None)
@@ -278,11 +281,13 @@ def test_an_outage_of_one_table_spends_no_crash_budget(engine: Engine) -> None:
     """Somebody holds a lock on `steps` for longer than a worker is patient: the lease can still be released."""
     mine = Engine(engine.database.twin(patience=0), workflows=engine.workflows, policy=Policy(crash_budget=0))
     workflow_id = start(mine, swallowing)
-    sounds = "RAISE lock_not_available"
-    for _ in range(3):
-        with refusing(engine, "steps", body=sounds), pytest.raises(DatabaseAway):
+    with Session(engine.database) as other:
+        other.run("BEGIN")
+        other.run(f'LOCK TABLE "{engine.database.schema}".steps IN EXCLUSIVE MODE')
+        with pytest.raises(DatabaseAway):
             turn(mine)
-        engine.expire_lease(workflow_id)
+        other.run("COMMIT")
+    engine.expire_lease(workflow_id)
     assert settle(mine, workflow_id)["result"] == "recorded"
     mine.close()
 
@@ -361,9 +366,9 @@ def test_prepared_statements_that_are_forgotten_in_mid_run_are_no_failure(engine
         claim = mine.claim_workflow("other")
         assert claim is not None
         mine.release_lease(claim)
-    with ruling(engine, made, "DROP FUNCTION {s}.forget()"), pytest.raises(StatementRefused, match="a pooler"):
+    with ruling(engine, made, "DROP FUNCTION {s}.forget()"), pytest.raises(PoolerInBetween, match="a pooler"):
         mine.with_hook(forget).worker("w").run_once()
-    let_go(engine, workflow_id, "StatementRefused")
+    let_go(engine, workflow_id, "PoolerInBetween")
     assert settle(mine, workflow_id)["result"] == "recorded"
     assert len(effects(engine)) == before + 1
     mine.close()

@@ -28,7 +28,7 @@ from psycopg.rows import DictRow
 
 from ...database import Run
 from ...engine import Engine
-from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
+from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
 from ...statements import ALL_STATEMENTS, ONLY_READ
@@ -170,7 +170,7 @@ class Player:
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
-        if boundary.transaction in ONLY_READ:
+        if boundary.transaction in ONLY_READ | {"release"}:  # which follows trouble, in the same move
             return
         if boundary.edge == "before":
             self._before(boundary)
@@ -311,5 +311,7 @@ def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]], prog
             return carry(engine, claim, noting_steps(function, claim.name, progress), engine.tool)
         except LostLease:
             return "lost"
+        except StatementRefused:
+            return "trouble"
 
     return play

@@ -216,9 +216,14 @@ class World:
         for _ in range(MOST_STEPS):
             before = rows
             rows = self.to_its_end(self.given_time(rows)[1], me).rows
-            if rows == before:
+            if rows == before or self._is_in_trouble(rows):
                 break
         return rows
+
+    def _is_in_trouble(self, rows: int) -> bool:
+        """Whether a workflow was given back twice in a row: alone, a worker would meet the same again and again."""
+        errors = (json.loads(row["error"] or "{}") for row in self.cache.rows(rows).workflows)
+        return any(error.get("troubles", 0) > 1 for error in errors)
 
     def given_time(self, rows: int) -> tuple[list[Move], int]:
         """Every lease ended, every back-off over, every event delivered: the moves, and the rows after them."""

@@ -93,7 +93,8 @@ class LaneWorker:
     def _hook(self, boundary: Boundary) -> None:
         if self._outer:
             self._outer(boundary)
-        if boundary.transaction not in ONLY_READ | {"renew"}:  # not its own renewals
+        aside = {"renew", "release"}  # its own renewals, and what follows trouble in the same move
+        if boundary.transaction not in ONLY_READ | aside:
             (self._before if boundary.edge == "before" else self._after)(boundary)
 
     def _before(self, boundary: Boundary) -> None:
