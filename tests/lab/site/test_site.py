@@ -232,7 +232,7 @@ def test_a_page_is_read_with_the_keyboard_alone(site: list[Path], page: Page) ->
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
-    assert page.url.endswith("#main")
+    page.wait_for_function("() => location.hash === '#main'")
     hint = page.get_by_text("Hint 1", exact=True)
     hint.focus()
     page.keyboard.press("Enter")
