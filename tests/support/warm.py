@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 # What programs import when they are asked to, and what that imports when it is used.
@@ -65,7 +66,7 @@ def _tell_who_ended(told: dict[int, int]) -> None:
     for pid in list(told):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            with open(told.pop(pid), "w") as file:
+            with suppress(BrokenPipeError), open(told.pop(pid), "w") as file:  # who asked may be gone
                 file.write(f"{os.waitstatus_to_exitcode(status)}\n")
 
 
