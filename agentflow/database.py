@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.rows import DictRow, dict_row
 
-from .address import addresses
+from .address import SECRETS, addresses, connect
 from .driver_errors import is_spent, named, translate, unconnected
 from .errors import AgentFlowError, BadName, DatabaseAway, OutcomeUnknown
 from .log import log_entries
@@ -52,7 +52,16 @@ if hasattr(os, "register_at_fork"):  # a forked child opens its own connections 
 # Set on each connection, in two round trips; a platform that does not know the second keeps its own.
 _SETTINGS = (
     "SET default_transaction_isolation = 'read committed';"
+    # What the driver reads values by, and what the statements' texts mean.
     "SET TimeZone = 'UTC';"
+    "SET DateStyle = 'ISO, YMD';"
+    "SET IntervalStyle = 'postgres';"
+    "SET extra_float_digits = 1;"
+    "SET standard_conforming_strings = on;"
+    "SET array_nulls = on;"
+    "SET transform_null_equals = off;"
+    "SET quote_all_identifiers = off;"
+    'SET search_path = "$user", public;'
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
     "SET enable_seqscan = off;"
     "SET enable_bitmapscan = off;"
@@ -92,10 +101,10 @@ class Database(Patient):
 
     @cached_property
     def url(self) -> URL:
-        """The address as SQLAlchemy has it: its parts, and a text that hides the password."""
+        """The address as SQLAlchemy has it, without what its text would show of a key's password and the like."""
         from sqlalchemy import make_url
 
-        return make_url(self.address)
+        return make_url(self.address).difference_update_query(SECRETS)
 
     @cached_property
     def alchemy(self) -> Alchemy:
@@ -247,11 +256,8 @@ class Database(Patient):
             self._idle.append(cursor)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        target = self.address.replace("+psycopg", "", 1)
         try:
-            connection = psycopg.connect(
-                target, autocommit=True, connect_timeout=5, application_name=self.application_name
-            )
+            connection = connect(self.address, application_name=self.application_name, client_encoding="utf8")
             for setting in _SETTINGS:
                 with suppress(psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
                     connection.execute(setting)

@@ -36,14 +36,26 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.OperationalError) and any(words in str(error) for words in _FULL)
 
 
+# The client's words, which are English wherever it runs, and the server's before it serves. Anything else is a refusal.
+_AWAY = (
+    "Connection refused", "No such file", "timeout", "timed out", "unreachable", "No route", "closed the connection", "reset by",
+    "starting up", "shutting down", "recovery", "not yet accepting", "not accepting",
+)  # fmt: skip
+
+
 def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
     """Our error for a connection that could not be made."""
     said = first_line(error)
     if is_full(error):
         return DatabaseAway(f"PostgreSQL at {where} has no free connection ({said}). Nothing was sent; {MAKE_ROOM}")
+    if any(words in str(error) for words in _AWAY):
+        return DatabaseAway(
+            f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` shows which one "
+            "is used), and try again."
+        )
     return DatabaseAway(
-        f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` shows which one "
-        "is used), and try again."
+        f"The connection to PostgreSQL at {where} was refused ({said}). Nothing was sent; correct DATABASE_URL, or ask who runs "
+        "that server. What the address does not say is not read from PG* variables; a password may stand in ~/.pgpass."
     )
 
 

@@ -35,6 +35,7 @@ from urllib.parse import quote
 
 import psycopg
 
+from .address import connect
 from .errors import ServerError
 
 if sys.platform == "win32":
@@ -78,10 +79,9 @@ def find_binaries() -> Path:
 def default_home() -> Path:
     """Where a person's laboratory server lives: AGENTFLOW_HOME, or this system's folder for a user's data.
 
-    Raises ServerError for a user without a home, as a container may have.
+    Raises ServerError for a user without a home, as a container may have, and for a relative path.
     """
-    if chosen := os.environ.get("AGENTFLOW_HOME"):
-        return Path(chosen).expanduser()
+    chosen = os.environ.get("AGENTFLOW_HOME")
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
@@ -89,9 +89,15 @@ def default_home() -> Path:
     else:
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     try:
-        return Path(base).expanduser() / "agentflow"
+        home = Path(chosen or Path(base, "agentflow")).expanduser()
     except RuntimeError as error:
         raise ServerError("This user has no home folder. Set AGENTFLOW_HOME to a folder that you own.") from error
+    if not home.is_absolute():
+        raise ServerError(
+            f"The home {str(home)!r} is another folder wherever a command is started. Set AGENTFLOW_HOME to a path from the "
+            f"root, such as {home.absolute()}."
+        )
+    return home
 
 
 def ensure_running(home: Path | None = None) -> Server:
@@ -205,8 +211,7 @@ class Server:
 
     def _query(self, sql: str, database: str = "postgres") -> list[bytes]:
         """The answer's first column. SQL_ASCII hands over bytes, so that a path in any encoding comes back whole."""
-        url = self.url(database).replace("+psycopg", "")
-        with psycopg.connect(url, connect_timeout=5, autocommit=True, client_encoding="SQL_ASCII") as connection:
+        with connect(self.url(database), client_encoding="SQL_ASCII") as connection:
             answer = connection.execute(sql.encode())
             return [row[0] for row in answer] if answer.description else []
 

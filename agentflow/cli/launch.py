@@ -25,7 +25,7 @@ from ..model import Tool
 from ..run import Workflow
 
 FIRST_NOTEBOOK = Path("notebooks", "00-start-here.ipynb")
-# Configuration without which JupyterLab asks whether it may fetch news.
+# Configuration without which JupyterLab asks whether it may fetch news, and a kernel whose folder comes last on sys.path.
 JUPYTER = Path(__file__).parent.parent / "jupyter"
 
 
@@ -38,7 +38,7 @@ def course_folder() -> Path | None:
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
     """The command line of JupyterLab; without a course it opens on the current folder."""
-    parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    parts = [sys.executable, "-P", "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
     parts += ["--LabApp.extension_manager=readonly"]
     if folder:
         parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK.as_posix()}"]
@@ -54,7 +54,7 @@ def become(parts: list[str], schema: str) -> NoReturn:
 
     Its kernels find the schema in AGENTFLOW_SCHEMA, and its terminals find the command `agentflow`.
     """
-    own = {"JUPYTER_CONFIG_PATH": JUPYTER, "PATH": Path(sys.executable).parent}
+    own = {"JUPYTER_CONFIG_PATH": JUPYTER, "JUPYTER_PATH": JUPYTER, "PATH": Path(sys.executable).parent}
     before = {name: os.pathsep.join(filter(None, [str(own[name]), os.environ.get(name)])) for name in own}
     environment = os.environ | before | {"AGENTFLOW_SCHEMA": schema}
     sys.stdout.flush()
@@ -78,9 +78,10 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 def imported(option: str, spelled: str) -> Any:
-    """Returns what `module:attribute` names; modules of the current folder can be imported, too. Raises BadName."""
+    """Returns what `module:attribute` names; modules of the current folder can be imported, last. Raises BadName."""
     module, _, attribute = spelled.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

@@ -5,6 +5,7 @@ The outcome must be that of one order or the other. This is what entitles the ex
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +62,13 @@ def pair_matrix(
     _know("transaction", wanted, TRANSACTIONS)
     where = database or find_database()
     began = time.perf_counter()
+    stopped = threading.Event()
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        several = threads.map(lambda _: list(_play(kind, where, todo, wanted)), range(min(AT_ONCE, len(todo))))
-        found = sorted(chain.from_iterable(several), key=lambda pair: list(SITUATIONS).index(pair.situation))
+        several = threads.map(lambda _: list(_play(kind, where, todo, wanted, stopped)), range(min(AT_ONCE, len(todo))))
+        try:
+            found = sorted(chain.from_iterable(several), key=lambda pair: list(SITUATIONS).index(pair.situation))
+        finally:  # after an interrupt nobody waits for the rest
+            stopped.set()
     return PairMatrix(kind.__name__, tuple(found), time.perf_counter() - began)
 
 
@@ -73,10 +78,12 @@ def _know(what: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise AgentFlowError(f"There is no {what} {name!r:.80}; choose from {', '.join(known)}.")
 
 
-def _play(kind: type[Engine], where: Database, todo: list[str], wanted: set[str]) -> Iterator[Pair]:
+def _play(
+    kind: type[Engine], where: Database, todo: list[str], wanted: set[str], stopped: threading.Event
+) -> Iterator[Pair]:
     """The pairs of the situations that these two sessions take from the list."""
     url = where.address
-    with own_schema(url, new_name("pairs")) as database, closing(TwoSessions(kind, database)) as sessions:
+    with own_schema(url, new_name("pairs")) as database, closing(TwoSessions(kind, database, stopped)) as sessions:
         while todo:
             try:
                 situation = todo.pop(0)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -160,9 +161,10 @@ class _Side:
 
 
 class TwoSessions:
-    """Two sides and a watcher in one laboratory that nobody else uses."""
+    """Two sides and a watcher in one laboratory that nobody else uses; once `stopped` is set, they play no more."""
 
-    def __init__(self, kind: type[Engine], database: Database) -> None:
+    def __init__(self, kind: type[Engine], database: Database, stopped: threading.Event) -> None:
+        self.stopped = stopped
         self.database, self.real = database, Engine(database)
         self.one, self.two = _Side(kind, database), _Side(kind, database)
         self.watcher = database.session()
@@ -202,6 +204,7 @@ class TwoSessions:
 
     def in_turn(self, *several: Call) -> PairOutcome:
         """The outcome of the calls one after the other, which is then rolled back."""
+        self._go_on()
         answers, done = [""], list[Call]()
         for call in several:
             answers.append(self.one.call(call))
@@ -222,12 +225,17 @@ class TwoSessions:
             self.one.failed()
             return answer
 
+        self._go_on()
         release = partial(self.one.end, end)
         answer, other, waited = at_once(hold, partial(self.two.call, second), release, self._two_waits, self.thread)
         self.two.failed()
         rows = self.two.rows()
         self.two.end("ROLLBACK")
         return PairOutcome(answer, other, rows), waited
+
+    def _go_on(self) -> None:
+        if self.stopped.is_set():
+            raise CancelledError
 
     def _two_waits(self) -> bool:
         pids = [self.two.session.pid, self.one.session.pid]

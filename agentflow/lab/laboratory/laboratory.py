@@ -14,7 +14,7 @@ import psycopg
 from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
-from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
+from ...errors import AgentFlowError, BadRequestFile, DatabaseAway, SchemaMissing
 from ...migrations import is_laboratory, migrate
 from ...model import Policy
 from ...requests import read_requests
@@ -148,8 +148,13 @@ def doctor(engine: Engine) -> list[str]:
 def support_requests(path: Path | None = None) -> list[str]:
     """The requests of data/support_requests.csv, as customers wrote them.
 
-    Without a path the file is looked for in `data/` here and in the folders above. Raises BadRequestFile.
+    Without a path the file is looked for in `data/` here, in the folders above, and in AgentFlow's own checkout. Raises
+    BadRequestFile.
     """
     here = Path.cwd()
-    places = [path] if path else [folder / "data" / DATA for folder in (here, *here.parents)]
-    return list(read_requests(next(filter(Path.is_file, places), places[0])))
+    places = [folder / "data" / DATA for folder in (here, *here.parents, Path(__file__).parents[3])]
+    found = path or next(filter(Path.is_file, places), None)
+    if found is None:
+        why = f"is not in {here}, in a folder above it, or beside AgentFlow; give its path, support_requests(Path(...))"
+        raise BadRequestFile(f"data/{DATA}", None, why)
+    return list(read_requests(found))

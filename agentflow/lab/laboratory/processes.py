@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import io
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -20,7 +22,10 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from types import FunctionType
 from typing import Any
+
+from ...errors import LaneError
 
 # What most processes run. Python says nothing about a name here that does not exist, so a test imports each.
 PRELOADED = [
@@ -42,12 +47,15 @@ def _context() -> BaseContext:
 
 
 def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow") -> BaseProcess:
-    """Starts a process that runs `target(*arguments)`; the target must be importable by name.
+    """Starts a process that runs `target(*arguments)`, each importable by name. Raises LaneError if one is not.
 
     It is killed when this process ends, however this process ends.
     """
-    process = _context().Process(target=_main, args=(target, *arguments), name=name, daemon=True)  # type: ignore[attr-defined]
-    with _reading:
+    _Carried(io.BytesIO()).check((target, arguments))
+    safe = os.environ.get("PYTHONSAFEPATH")
+    args = (safe is None, target, *arguments)
+    process = _context().Process(target=_main, args=args, name=name, daemon=True)  # type: ignore[attr-defined]
+    with _reading, _shielded(safe):
         process.start()
     _started.add(process)
     return process  # type: ignore[no-any-return]
@@ -109,7 +117,46 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _main(target: Callable[..., None], *arguments: Any) -> None:
+@contextmanager
+def _shielded(safe: str | None) -> Iterator[None]:
+    """A fork server that starts here imports nothing of this folder's, and hears no Ctrl-C while it imports."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if sys.platform != "win32" else ()
+    try:
+        yield
+    finally:
+        if safe is None:
+            del os.environ["PYTHONSAFEPATH"]
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Carried(pickle.Pickler):
+    """Whether another process finds by its name all that this one sends."""
+
+    def check(self, what: Any) -> None:
+        try:
+            self.dump(what)
+        except Exception as error:
+            raise LaneError(
+                f"The workflow or tool cannot be sent to a worker process ({error}). Process lanes need functions that can be "
+                "imported from a module; use thread lanes for functions that a notebook defines."
+            ) from error
+
+    def persistent_id(self, one: Any) -> str | None:
+        return "a connection" if isinstance(one, Connection) else None  # carried in its own way
+
+    def reducer_override(self, one: Any) -> Any:
+        main = sys.modules["__main__"]
+        carried = getattr(main, "__spec__", None) or hasattr(main, "__file__")  # what a script defines is found
+        if isinstance(one, type | FunctionType) and one.__module__ == "__main__" and not carried:
+            raise AttributeError(f"{one.__qualname__!r} is defined in a notebook")
+        return NotImplemented
+
+
+def _main(unsafe: bool, target: Callable[..., None], *arguments: Any) -> None:
+    if unsafe:  # that was for the import system, not for the programs that a step starts
+        os.environ.pop("PYTHONSAFEPATH", None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which decides
     _die_with_fork_server()
     threading.Thread(target=_end_with_parent, name="agentflow-parent-watch", daemon=True).start()

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from ...engine import Engine
 from ...errors import AgentFlowError
 from ..laboratory.processes import connected
 
 WAIT_FOR_API = 20.0  # seconds, for the process to start and for each answer
+_DIRECT = build_opener(ProxyHandler({}))  # this computer is never behind a proxy
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Api:
     def _ask(self, verb: str, path: str, body: bytes | None) -> Any:
         request = Request(self.url + path, body, {"Content-Type": "application/json"}, method=verb)
         try:
-            with urlopen(request, timeout=WAIT_FOR_API) as answer:
+            with _DIRECT.open(request, timeout=WAIT_FOR_API) as answer:
                 text = answer.read().decode()
                 return json.loads(text) if answer.headers.get_content_type() == "application/json" else text
         except HTTPError as error:

@@ -7,7 +7,6 @@ where it stands (which is kinder: `finally` blocks run), and a pause is a refusa
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import signal
 import sys
@@ -206,7 +205,6 @@ class ProcessLane(Lane):
 
     def _start(self) -> None:
         make_engine = self._prepare(self.name, self.identity)
-        _check_picklable(make_engine)
         self._connection, theirs = Pipe()
         self._process = processes.start(serve_lane, make_engine, self.identity, theirs, name=f"lane-{self.name}")
         theirs.close()
@@ -284,13 +282,3 @@ def serve_lane(make_engine: Callable[[], Engine], identity: str, connection: Con
         return connection.recv()
 
     LaneWorker(make_engine(), identity, ask).run()
-
-
-def _check_picklable(make_engine: Callable[[], Engine]) -> None:
-    try:
-        pickle.dumps(make_engine)
-    except Exception as error:
-        raise LaneError(
-            f"The workflow or tool cannot be sent to a worker process ({error}). Process lanes need functions that can be "
-            "imported from a module; use thread lanes for functions that a notebook defines."
-        ) from error

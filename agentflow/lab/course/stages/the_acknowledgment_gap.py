@@ -167,7 +167,9 @@ def _elsewhere(carried: bytes | None) -> str | None:
         return None
     try:
         # an empty environment: PYTHONHASHSEED is left to chance, as for any worker
-        done = subprocess.run([sys.executable, "-c", PROGRAM], input=carried, capture_output=True, timeout=20, env={})
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM], input=carried, capture_output=True, timeout=20, env={}
+        )
         begun, answer = done.stdout[:6], done.stdout[6:]
         return str(pickle.loads(answer)) if begun == b"answer" else None
     except (ValueError, pickle.PicklingError, subprocess.TimeoutExpired):
