@@ -16,12 +16,15 @@ from psycopg.pq import Conninfo
 
 from .errors import BadName
 
-# As SQLAlchemy reads it (a password is all up to the first @), with libpq's several hosts. No second @ and no space: a part of
-# a password that was not escaped would be taken for a host or a name, and printed.
+# As libpq reads it, or else as SQLAlchemy does, where a password may hold a bare slash. No second @ and no space: a part of a
+# password that was not escaped would be taken for a host or a name, and printed.
 _HOST = r"(?:\[[^]/?@\s]+\]|[^]\[/:?,@\s]*)(?::[0-9]*)?"
-_URL = re.compile(
-    rf"([\w+]+)://(?:([^:/]*)(?::([^@]*))?@)?+({_HOST}(?:,{_HOST})*)(?:/([^?@\s]*))?(?:\?(\S*))?", re.DOTALL
-)
+_URLS = [
+    re.compile(
+        rf"([\w+]+)://(?:([^:/@]*)(?::({sign}*))?@)?+({_HOST}(?:,{_HOST})*)(?:/([^?@\s]*))?(?:\?(\S*))?", re.DOTALL
+    )
+    for sign in ("[^/@]", "[^@]")
+]
 _SHOWN = ("user", "service", "host", "hostaddr", "port", "dbname")
 SECRETS = [option.keyword.decode() for option in Conninfo.get_defaults() if option.dispchar]
 _PART = re.compile(r"\[?([^]]*?)\]?(?::([0-9]*))?")
@@ -55,7 +58,7 @@ def parts(url: str) -> dict[str, str]:
 
 
 def _of_url(url: str) -> dict[str, Any] | None:
-    if not (found := _URL.fullmatch(url)):
+    if not (found := _URLS[0].fullmatch(url) or _URLS[1].fullmatch(url)):
         return None
     driver, user, password, hosts, name, query = found.groups(default="")
     if driver not in ("postgres", "postgresql", "postgresql+psycopg"):
@@ -88,7 +91,7 @@ def _spelled(given: Mapping[str, str], password: str) -> str:
         place = (f"[{host}]" if ":" in host else host) + f":{port}" * bool(port)
         rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
     query = "&".join(f"{key}={quote(value)}" for key, value in rest.items())
-    return f"postgresql+psycopg://{who}{'@' * bool(who)}{place}/{name}{'?' * bool(query)}{query}"
+    return f"postgresql+psycopg://{who}{'@' * bool(who)}{place}{f'/{name}' * bool(name or not place)}{'?' * bool(query)}{query}"
 
 
 def connect(url: str, **settings: str) -> psycopg.Connection[Any]:

@@ -48,14 +48,16 @@ def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
     said = first_line(error)
     if is_full(error):
         return DatabaseAway(f"PostgreSQL at {where} has no free connection ({said}). Nothing was sent; {MAKE_ROOM}")
-    if any(words in str(error) for words in _AWAY):
+    of_each_host = [line for line in str(error).splitlines() if line.startswith("- ")] or [said]
+    refused = next((one for one in of_each_host if not any(words in one for words in _AWAY)), None)
+    if not refused:
         return DatabaseAway(
             f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` shows which one "
             "is used), and try again."
         )
     return DatabaseAway(
-        f"The connection to PostgreSQL at {where} was refused ({said}). Nothing was sent; correct DATABASE_URL, or ask who runs "
-        "that server. What the address does not say is not read from PG* variables; a password may stand in ~/.pgpass."
+        f"The connection to PostgreSQL at {where} was refused ({refused}). Nothing was sent; correct DATABASE_URL, or ask who "
+        "runs that server. What the address does not say is not read from PG* variables; a password may stand in ~/.pgpass."
     )
 
 

@@ -1,0 +1,1 @@
+"""Attacks: each turns red when its guard is taken out (docs/security.md)."""
