@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,17 @@ def test_a_function_of_a_notebook_in_a_process_is_one_sentence(engine: Engine, m
     for thing in (notebook.Tool, notebook.Tool()):
         with pytest.raises(LaneError, match="'Tool' is defined in a notebook"):
             processes.start(print, {"deep": [thing]})
+
+
+def tell_what_is_blocked(channel: Connection) -> None:
+    """Sends the signals that this process holds back."""
+    channel.send(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def test_ctrl_c_is_not_heard_by_a_process_that_is_starting() -> None:
+    with processes.connected(tell_what_is_blocked) as (_, channel):
+        assert signal.SIGINT in channel.recv()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_an_interrupt_ends_the_pair_matrix_within_two_seconds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ BROKEN = [
     "postgresql://u:kanarien@vogel@127.0.0.1:1/x",
     "postgresql://u:7@kanarien/vogel@127.0.0.1/x",
     "postgresql://u:7@kanarien?x=vogel@127.0.0.1/x",
+    "postgresql://u:7/w?kanarien=vogel@127.0.0.1/x",
     "postgresql://u:kanarien%40vogel/x",
     "postgresql://u:kanarien%ffvogel@127.0.0.1/x",
     "postgresql://u:kanarien%00vogel@127.0.0.1/x",

@@ -21,7 +21,6 @@ from ...errors import AgentFlowError
 from ..laboratory.processes import connected
 
 WAIT_FOR_API = 20.0  # seconds, for the process to start and for each answer
-_DIRECT = build_opener(ProxyHandler({}))  # this computer is never behind a proxy
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Api:
     def _ask(self, verb: str, path: str, body: bytes | None) -> Any:
         request = Request(self.url + path, body, {"Content-Type": "application/json"}, method=verb)
         try:
-            with _DIRECT.open(request, timeout=WAIT_FOR_API) as answer:
+            with build_opener(ProxyHandler({})).open(request, timeout=WAIT_FOR_API) as answer:  # it is this computer
                 text = answer.read().decode()
                 return json.loads(text) if answer.headers.get_content_type() == "application/json" else text
         except HTTPError as error:
