@@ -37,7 +37,7 @@ SELECT 'committed' AS outcome, 1 AS n, 'workflow_created' AS event,
        w.id, w.name AS subject, inserted,
        w.name = b.name AND w.input::jsonb = b.input::jsonb AS same,
        -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
-       CASE WHEN inserted THEN pg_notify('agentflow', w.id) IS NULL END AS told
+       CASE WHEN inserted THEN pg_notify('agentflow', '') IS NULL END AS told
 FROM w
 JOIN unnest(%(p_ids)s::text[], %(p_names)s::text[], %(p_inputs)s::text[]) AS b (id, name, input)
   ON b.id = w.id""",
@@ -65,7 +65,7 @@ WITH w AS (
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               true AS same,
               -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
-              pg_notify('agentflow', id) IS NULL AS told
+              pg_notify('agentflow', '') IS NULL AS told
 ),
 refused AS (
     -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.
@@ -189,7 +189,7 @@ WITH w AS (
       AND fence_token = %(p_seen)s
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
-              pg_notify('agentflow', id) IS NULL AS told
+              pg_notify('agentflow', '') IS NULL AS told
 ),
 gone AS (
     -- w returns the lower count, so the failure is the checkpoint after it, if there is one.

@@ -178,7 +178,7 @@ WITH w AS (
       AND lease_expires_at > clock_timestamp()
     RETURNING id, entries, status, lease_owner, fence_token, checkpoints,
               -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
-              pg_notify('agentflow', id) IS NULL AS told
+              pg_notify('agentflow', '') IS NULL AS told
 ),
 refused AS (
     -- If w matched nothing, this second UPDATE numbers the refusal and returns the row and the guards that it fails.

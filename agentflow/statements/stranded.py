@@ -52,7 +52,7 @@ WITH w AS (
               LIMIT 1) END) > clock_timestamp() + interval '1 second'
     RETURNING id, entries, fence_token,
               -- The bell for idle workers, rung when this commits; IS NULL turns the function's void into a value.
-              pg_notify('agentflow', id) IS NULL AS told
+              pg_notify('agentflow', '') IS NULL AS told
 ),
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, fence_token)

