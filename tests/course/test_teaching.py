@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from agentflow import Database, Engine
+from agentflow import Engine
 from agentflow.lab.course import stages
 from agentflow.lab.laboratory.laboratory import PATIENT, schema_of
 from agentflow.lab.notebook.tables import query
@@ -58,16 +57,3 @@ def test_a_person_s_schema_leaves_room_for_every_laboratory(monkeypatch: pytest.
     monkeypatch.setenv("AGENTFLOW_SCHEMA", "a" * int(found[1]))
     longest = max(len(schema_of(stage.name[3:].replace("-", "_"))) for stage in stages.COURSE)
     assert longest == 50
-
-
-def test_each_name_on_a_hub_has_a_schema_of_its_own_that_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines for jupyterhub_config.py, run as JupyterHub runs them."""
-    c = SimpleNamespace(Spawner=SimpleNamespace())
-    exec(re.findall(r"```python\n(.+?)```", TEXT, re.DOTALL)[0], {"c": c})
-    names = ["ada-l", "ada_l", "adal", "ada.l@example.org", "\u00fclk\u00fc", "\u00fclk\u00e9", "7", "x" * 70, "x" * 71]
-    schemas = [c.Spawner.environment["AGENTFLOW_SCHEMA"](SimpleNamespace(user=SimpleNamespace(name=n))) for n in names]
-    assert len(set(schemas)) == len(names)
-    for schema in schemas:
-        monkeypatch.setenv("AGENTFLOW_SCHEMA", schema)
-        for stage in stages.COURSE:
-            Database("postgresql://nowhere/nothing", schema_of(stage.name[3:].replace("-", "_")))
