@@ -14,6 +14,9 @@ NOTEBOOKS := $(wildcard notebooks)
 # Installing compiles nothing, so what is imported has to be kept, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
+# A file of this folder's, such as random.py, takes no module's place while we install and check.
+$(STAMP) $(DEV) site lint lock: export PYTHONSAFEPATH := 1
+
 # A .venv whose Python is gone, or which was made in another folder, is made again.
 HEALTH := $(shell $(PY) -c 'import sys; print(open("$(STAMP)").read() == sys.prefix)' 2>/dev/null)
 ifneq ($(HEALTH),True)

@@ -53,18 +53,11 @@ if hasattr(os, "register_at_fork"):  # a forked child opens its own connections 
 _SETTINGS = (
     "SET default_transaction_isolation = 'read committed';"
     # What the driver reads values by, and what the statements' texts mean.
-    "SET TimeZone = 'UTC';"
-    "SET DateStyle = 'ISO, YMD';"
-    "SET IntervalStyle = 'postgres';"
-    "SET extra_float_digits = 1;"
-    "SET standard_conforming_strings = on;"
-    "SET array_nulls = on;"
-    "SET transform_null_equals = off;"
-    "SET quote_all_identifiers = off;"
-    'SET search_path = "$user", public;'
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;"
+    "SET standard_conforming_strings = on; SET array_nulls = on; SET transform_null_equals = off;"
+    'SET quote_all_identifiers = off; SET search_path = "$user", public;'
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
-    "SET enable_seqscan = off;"
-    "SET enable_bitmapscan = off;"
+    "SET enable_seqscan = off; SET enable_bitmapscan = off;"
     # No statement holds a row or a reader for ever; one that is cut off has changed nothing and is tried again.
     "SET statement_timeout = '60s';"
     "SET lock_timeout = '5s'",
