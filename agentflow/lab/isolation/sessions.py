@@ -163,8 +163,8 @@ class _Side:
 class TwoSessions:
     """Two sides and a watcher in one laboratory that nobody else uses; once `stopped` is set, they play no more."""
 
-    def __init__(self, kind: type[Engine], database: Database, stopped: threading.Event) -> None:
-        self.stopped = stopped
+    def __init__(self, kind: type[Engine], database: Database, stopped: threading.Event | None = None) -> None:
+        self.stopped = stopped or threading.Event()
         self.database, self.real = database, Engine(database)
         self.one, self.two = _Side(kind, database), _Side(kind, database)
         self.watcher = database.session()
