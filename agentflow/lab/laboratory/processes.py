@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -121,6 +121,8 @@ def die_with_parent() -> None:
 def _shielded(safe: str | None) -> Iterator[None]:
     """A fork server that starts here imports nothing of this folder's, and hears no Ctrl-C while it imports."""
     os.environ["PYTHONSAFEPATH"] = "1"
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()  # or it starts below, and lets SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if sys.platform != "win32" else ()
     try:
         yield
