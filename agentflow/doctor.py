@@ -16,7 +16,7 @@ from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, SchemaMissing, ServerError
 from .evidence import unsettled
-from .migrations import is_laboratory, standing, way_out
+from .migrations import LOST, is_laboratory, standing
 from .stuck import look_for_stuck
 
 PATIENCE = 2.0  # seconds, for a server that is just starting
@@ -153,10 +153,9 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         "damaged": "has lost some of its tables",
         "newer": "was migrated by a newer AgentFlow",
     }[how]
-    mend = {
-        "newer": "Install that version, or choose another --schema.",
-        "damaged": f"If nobody needs what is left, {way_out(database.schema)}, then `agentflow migrate`.",
-    }.get(how, "Run `agentflow migrate`.")
+    mend = {"newer": "Install that version, or choose another --schema."}.get(how, "Run `agentflow migrate`.")
+    if how == "damaged" and not is_laboratory(database):
+        mend = LOST
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
         marked = is_laboratory(database)

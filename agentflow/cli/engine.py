@@ -153,14 +153,13 @@ def migrate_schema(
 ) -> None:
     """Bring the schema's tables up to date."""
     from ..engine import find_database, is_embedded
-    from ..migrations import is_laboratory, migrate, standing, way_out
+    from ..migrations import LOST, is_laboratory, migrate, standing
 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     before = standing(database)
-    if before == "damaged":
+    if before == "damaged" and not is_laboratory(database):
         raise AgentFlowError(
-            f"Schema {schema!r} at {database.where} has lost some of its tables, and they cannot be created again one by one. "
-            f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
+            f"Schema {schema!r} at {database.where} has lost some of its tables. Nothing was changed. {LOST}"
         )
     migrate(database, laboratory=laboratory or is_embedded())
     marked = is_laboratory(database)

@@ -14,13 +14,12 @@ import psycopg
 from ...database import Database
 from ...doctor import examine
 from ...engine import Engine, open_engine
-from ...errors import AgentFlowError, DatabaseAway, SchemaMissing
-from ...migrations import is_laboratory, migrate
+from ...errors import AgentFlowError, DatabaseAway
+from ...migrations import migrate
 from ...model import Policy
 from ...requests import read_requests
 from ...server import Server
 from ...statements import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .scratch_schema import drop_schemas
 
 LEASE_SECONDS = 86_400.0  # long enough never to end on its own: a learner may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -69,7 +68,7 @@ def schema_of(name: str) -> str:
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """Opens an engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
 
-    A laboratory that has lost some of its tables is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
+    A table that a laboratory has lost is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
     move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows that are not a laboratory's,
     and DatabaseAway.
     """
@@ -78,24 +77,14 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     options.setdefault("policy", PATIENT)
     engine = open_engine(schema=schema, **options)
     keep("engine", schema, engine)
+    migrate(
+        engine.database, laboratory=True
+    )  # a schema without a purpose, and without a workflow, becomes a laboratory
     try:
-        # an unmarked schema without a workflow becomes a laboratory
-        if not is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
-            migrate(engine.database, laboratory=True)
         engine.reset_database()
-    except SchemaMissing as missing:
-        _drop(engine.database, missing)
-        migrate(engine.database, laboratory=True)
     except DatabaseAway as away:
         raise _naming_the_transaction(engine.database, away) from away.__cause__
     return engine
-
-
-def _drop(database: Database, missing: SchemaMissing) -> None:
-    """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    if not is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
-        raise missing
-    drop_schemas(database)
 
 
 def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseAway:
