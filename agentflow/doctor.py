@@ -116,6 +116,9 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
         yield Diagnosis("server", False, str(error), "Run `make setup`, or set DATABASE_URL.")
         return None
     embedded = server.Server(home)
+    if why := embedded.trouble():
+        yield Diagnosis("server", False, why)
+        return None
     if embedded.is_running():
         yield Diagnosis("server", True, f"The embedded server in {home} is running.")
         return Database(embedded.url(), schema, patience=PATIENCE)
