@@ -138,6 +138,12 @@ def _answering(database: Database) -> Iterator[Diagnosis]:
     says = f"A commit may be lost in a power cut: {', '.join(off)} off."
     mend = "Turn them on in postgresql.conf and reload; without them no promise of AgentFlow holds."
     yield Diagnosis("durability", not off, says if off else f"It is durable: {', '.join(server.DURABLE)} on.", mend)
+    if is_embedded() and found["superuser"]:
+        says = "The home is an older one: what runs here is PostgreSQL's superuser, who may read every file of this account."
+        better = (
+            "In a new one it owns its database, and no more (`agentflow stop`, and set AGENTFLOW_HOME to a new folder)."
+        )
+        yield Diagnosis("role", True, f"{says} {better}")
     yield from _schema(database)
 
 

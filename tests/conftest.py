@@ -24,6 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from agentflow import Database, Engine, migrate
 from tests.support import programs
+from tests.support.helpers import administrator, owner
 
 _HOME = "AGENTFLOW_TEST_HOME"
 
@@ -187,12 +188,12 @@ def own_database(url: str) -> Iterator[Callable[..., Database]]:
     """A separate database on the server, whose sessions and settings nobody else shares."""
     made: list[Database] = []
     name = f"d_{uuid.uuid4().hex[:12]}"
-    server = Database(url)
+    server, ours = Database(administrator(url)), Database(url)
     with server.session() as session:
-        session.execute(f"CREATE DATABASE {name}".encode())
+        session.execute(f"CREATE DATABASE {name}{owner(url)}".encode())
 
     def make(kind: type[Database] = Database) -> Database:
-        made.append(kind(server.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
+        made.append(kind(ours.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
         return made[-1]
 
     yield make

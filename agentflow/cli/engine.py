@@ -199,6 +199,32 @@ def reset(
 
 
 @app.command()
+def grant(
+    schema: Schema = DEFAULT_SCHEMA,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the roles' names begin (default: the schema's name).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the roles owner, worker and reader of a schema.
+
+    Each has only the rights that its work needs. It takes a user who may make roles; after a migration, say it again.
+    """
+    from ..database import Database
+    from ..engine import find_database, is_embedded
+    from ..grants import grant as make
+    from ..server import Server, default_home
+
+    database = find_database(schema, patience=COMMAND_PATIENCE)
+    if is_embedded():
+        ours = Server(default_home())
+        database = Database(ours.url(user=ours.administrator()), schema, patience=COMMAND_PATIENCE)
+    roles = make(database, prefix or schema)
+    said = f"The roles {', '.join(roles)} have the rights that they need in schema {schema!r} at {database.where}."
+    answer(as_json, {"schema": schema, "roles": roles}, f"{said} Give one to a login: GRANT {roles[1]} TO ada;")
+
+
+@app.command()
 def free(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
     """Make due what a server's clock that was set back has stranded.
 

@@ -115,8 +115,10 @@ def _upgrade(database: Database, purpose: str | None, scratch: str | None) -> No
         engine.dispose()
 
 
-def _tables(database: Database) -> list[str]:
-    return re.findall(r"DELETE FROM (\S+)", database.sql("reset"))  # it empties every table
+def tables_of(database: Database) -> list[str]:
+    """The names of all tables, that of the version first."""
+    emptied = re.findall(r"DELETE FROM (\S+)", database.sql("reset"))  # every other table
+    return [f"{quoted(database.schema)}.schema_version", *emptied]
 
 
 def standing(database: Database) -> Literal["missing", "old", "current", "damaged", "newer"]:
@@ -124,7 +126,8 @@ def standing(database: Database) -> Literal["missing", "old", "current", "damage
 
     `damaged`: it had the current tables, and has lost one of them since.
     """
-    seen = database.run(_TABLES, {"p_version": f'"{database.schema}".schema_version', "p_tables": _tables(database)})[0]
+    version, *tables = tables_of(database)
+    seen = database.run(_TABLES, {"p_version": version, "p_tables": tables})[0]
     versions = database.run(_VERSION) if seen["versioned"] else []
     if not versions:
         return "missing"
@@ -174,7 +177,7 @@ def _missing_schemas(connection: Connection, database: Database, scratch: str | 
     One that is there may be filled if it is empty and ours, or holds tables that AgentFlow made; its comment stays.
     """
     names = [database.schema, database.schema + WORLD_SUFFIX]
-    tables = [f'"{database.schema}".schema_version', *_tables(database)]
+    tables = tables_of(database)
     found = connection.exec_driver_sql(_SCHEMAS, {"names": names, "tables": tables}).mappings().all()
     version = connection.exec_driver_sql("SELECT to_regclass(%(name)s)", {"name": tables[0]}).scalar()
     made = bool(version) and _purpose(connection, database) is not None
@@ -246,12 +249,11 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
             f"{where} is a laboratory, and a reset would empty it: answers cannot be kept there. Nothing was changed; "
             "choose another name with AGENTFLOW_COURSE."
         )
-    tables = [f'"{database.schema}".schema_version', *_tables(database)]
     filled = connection.exec_driver_sql(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)').scalar()
     if filled or found == OLDER:
         raise NotALaboratory(
             f"{where} contains workflows, or was made by an older AgentFlow, and was not created as a laboratory. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
-    for statement in _marks([f"CREATE TABLE {table}" for table in tables], wanted):
+    for statement in _marks([f"CREATE TABLE {table}" for table in tables_of(database)], wanted):
         connection.exec_driver_sql(statement)

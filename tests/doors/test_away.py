@@ -28,7 +28,7 @@ from agentflow.lab.verify.snapshot import read_rows
 from agentflow.server import Server, ensure_running
 from agentflow.stuck import free, look_for_stuck
 from tests.conftest import drop, rows
-from tests.support.helpers import eventually, working
+from tests.support.helpers import administrator, eventually, working
 from tests.support.isolation import Session
 from tests.support.programs import agentflow, environment, running, started
 from tests.support.proxy import Proxy
@@ -127,7 +127,7 @@ def test_the_command_worker_does_so_too(engine: Engine, nth: int) -> None:
 def stranger(engine: Engine, url: str) -> Iterator[str]:
     """The address of the laboratory's database for a user without any right in it."""
     role = f"r_{uuid.uuid4().hex[:12]}"
-    with Session(engine.database) as session:
+    with Session(Database(administrator(url))) as session:
         session.run(f"CREATE ROLE {role} LOGIN")
         yield engine.database.url.set(username=role).render_as_string(hide_password=False)
         session.run(f"DROP ROLE {role}")
@@ -171,7 +171,9 @@ def test_a_reader_is_told_that_nobody_looked_whether_work_is_stuck(
         try:
             (queue,) = (one for one in examine(engine.database.schema) if one.topic == "queue")
         finally:
-            session.run(f"DROP OWNED BY {role}")
+            for one in (engine.database.schema, f"{engine.database.schema}_world"):
+                session.run(f'REVOKE ALL ON SCHEMA "{one}" FROM {role}')
+                session.run(f'REVOKE ALL ON ALL TABLES IN SCHEMA "{one}" FROM {role}')
     assert "not observed" in queue.says and not queue.ok
 
 

@@ -24,6 +24,7 @@ from agentflow.lab.schedule.presets import PRESETS, REQUESTS
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.checker import find_mistakes
 from tests.conftest import drop, rows
+from tests.support.helpers import administrator
 
 TO_THE_END = [
     "claim", "checkpoint classify", "checkpoint plan", "intent resolve-account", "tool resolve-account",
@@ -347,8 +348,9 @@ def poor(engine: Engine) -> Iterator[tuple[Engine, str]]:
 
 
 def change(engine: Engine, command: str) -> None:
-    with engine.database.alchemy.connect() as connection:
-        connection.exec_driver_sql(command)
+    admin = Database(administrator(engine.database.address))
+    admin.command(command)
+    admin.close()
 
 
 def test_a_line_whose_worker_gets_no_connection_ends_with_that_and_not_with_what_follows_from_it(
