@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .database import Database
-from .errors import BadName, NotALaboratory
+from .errors import BadName, NotALaboratory, SchemaMissing, StatementRefused
 from .migrations import MARK, tables_of
 from .statements import ALL_STATEMENTS, WORLD_SUFFIX, Statement, quoted
 
@@ -57,7 +57,13 @@ def grant(database: Database, prefix: str) -> list[str]:
     new = [name for name in names if name not in (seen["roles"] or {})]
     said = mark.replace("'", "''")
     script = [sql for one in new for sql in (f"CREATE ROLE {one}", f"COMMENT ON ROLE {one} IS '{said}'")]
-    database.command("; ".join([*script, *_rights(database, names, seen)]))
+    try:
+        database.command("; ".join([*script, *_rights(database, names, seen)]))
+    except SchemaMissing as refused:
+        raise StatementRefused(
+            f"The roles of schema {database.schema!r} at {database.where} could not be made ({refused.__cause__}). Nothing was "
+            "changed; it takes a user who may make roles and owns the tables, or a superuser."
+        ) from refused
     return names
 
 
