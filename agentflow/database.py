@@ -259,11 +259,11 @@ class Database(Patient):
         except psycopg.Error as error:
             raise unconnected(error, self.where) from error
 
-    def listen(self) -> psycopg.Connection[Any]:
-        """Returns a new connection that is notified when work arrives. Raises DatabaseAway."""
+    def listen(self, of: str = "") -> psycopg.Connection[Any]:
+        """Returns a new connection that is notified when work arrives, or `_emptied`: a reset. Raises DatabaseAway."""
         connection = self._given_connection()
         try:
-            connection.execute(f'LISTEN "{self.schema}"')
+            connection.execute(f'LISTEN "{self.schema}{of}"')
         except psycopg.Error as error:
             connection.close()
             raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error

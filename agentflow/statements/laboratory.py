@@ -37,7 +37,10 @@ w AS (DELETE FROM agentflow.workflows RETURNING fence_token)
 SELECT 'committed' AS outcome,
        (SELECT count(*) FROM w) AS workflows,
        (SELECT count(*) FROM e) AS effects,
-       (SELECT count(*) FROM a) AS entries""",
+       (SELECT count(*) FROM a) AS entries,
+       -- Whoever else works in this laboratory hears it when this is committed.
+       pg_notify('agentflow' || '_emptied',
+                 to_char(clock_timestamp(), 'HH24:MI:SS TZ') || ' by ' || %(p_by)s::text) IS NULL AS told""",
 )  # fmt: skip
 
 PURPOSE = Statement(
@@ -56,8 +59,9 @@ SELECT CASE
                 END
        END AS purpose
 FROM (SELECT n, obj_description(to_regclass(name), 'pg_class') AS mark
-      FROM unnest(ARRAY['agentflow.schema_version', 'agentflow.workflows', 'agentflow.steps', 'agentflow.action_intents',
-                        'agentflow.history', 'agentflow_world.tool_ledger', 'agentflow_world.tool_attempts'])
+      FROM unnest(ARRAY['agentflow.schema_version', 'agentflow.workflows', 'agentflow.steps',
+                        'agentflow.action_intents', 'agentflow.history',
+                        'agentflow_world.tool_ledger', 'agentflow_world.tool_attempts'])
                WITH ORDINALITY AS t (name, n)
       WHERE to_regclass(name) IS NOT NULL) AS made""",
 )  # fmt: skip
