@@ -149,14 +149,27 @@ def test_what_others_put_beside_our_tables_survives_a_reset_and_lost_tables(thei
 @pytest.mark.parametrize("old", [False, True])
 def test_a_reset_empties_no_table_that_only_has_our_tables_name(theirs: Database, old: bool) -> None:
     engine = fresh_laboratory("swapped")
-    theirs.command("DROP TABLE swapped.steps; CREATE TABLE swapped.steps AS SELECT 1 AS mine")
+    # Without marks, columns that are not ours tell it; with marks, even our columns do not excuse it.
+    column = "mine" if old else "step_id"
+    theirs.command(f"DROP TABLE swapped.steps; CREATE TABLE swapped.steps AS SELECT 1 AS {column}")
     if old:
         as_if_older(theirs, "swapped", "agentflow laboratory")
     with pytest.raises(AgentFlowError):
         engine.reset_database()
     with pytest.raises(AgentFlowError):
         fresh_laboratory("swapped")
-    assert theirs.read_sql("SELECT mine FROM swapped.steps")[1] == [{"mine": 1}]
+    assert theirs.read_sql(f"SELECT {column} FROM swapped.steps")[1] == [{column: 1}]
+    let_go("engine", "swapped")
+
+
+def test_a_world_that_somebody_put_in_place_of_ours_is_not_filled(theirs: Database) -> None:
+    fresh_laboratory("swapped")
+    theirs.command("DROP TABLE swapped_world.tool_ledger, swapped_world.tool_attempts; DROP SCHEMA swapped_world")
+    theirs.command("CREATE SCHEMA swapped_world; CREATE TABLE swapped_world.payments AS SELECT 1 AS paid")
+    before = inventory(theirs)
+    with pytest.raises(NotALaboratory, match="'swapped_world' .* holds what AgentFlow did not make"):
+        fresh_laboratory("swapped")
+    assert inventory(theirs) == before
     let_go("engine", "swapped")
 
 
