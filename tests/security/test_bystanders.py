@@ -167,7 +167,7 @@ def test_a_world_that_somebody_put_in_place_of_ours_is_not_filled(theirs: Databa
     theirs.command("DROP TABLE swapped_world.tool_ledger, swapped_world.tool_attempts; DROP SCHEMA swapped_world")
     theirs.command("CREATE SCHEMA swapped_world; CREATE TABLE swapped_world.payments AS SELECT 1 AS paid")
     before = inventory(theirs)
-    with pytest.raises(NotALaboratory, match="'swapped_world' .* holds what AgentFlow did not make"):
+    with pytest.raises(NotALaboratory, match=r"'swapped_world' .* holds what AgentFlow did not make"):
         fresh_laboratory("swapped")
     assert inventory(theirs) == before
     let_go("engine", "swapped")
