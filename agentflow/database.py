@@ -288,8 +288,7 @@ _CHECK = """\
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS version_number,
        current_database() AS database, current_setting('fsync')::bool AS fsync,
        current_setting('full_page_writes')::bool AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('is_superuser')::bool AS superuser,
+       current_setting('synchronous_commit') AS synchronous_commit, current_setting('is_superuser')::bool AS superuser,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
 
 
