@@ -258,11 +258,11 @@ class Database(Patient):
         except psycopg.Error as error:
             raise unconnected(error, self.where) from error
 
-    def listen(self) -> psycopg.Connection[Any]:
-        """Returns a new connection that is notified when work arrives. Raises DatabaseAway."""
+    def listen(self, of: str = "") -> psycopg.Connection[Any]:
+        """Returns a new connection that is notified when work arrives, or `_emptied`: a reset. Raises DatabaseAway."""
         connection = self._given_connection()
         try:
-            connection.execute(f'LISTEN "{self.schema}"')
+            connection.execute(f'LISTEN "{self.schema}{of}"')
         except psycopg.Error as error:
             connection.close()
             raise translate(error, connection, "listen", where=self.where, schema=self.schema) from error
@@ -287,7 +287,7 @@ _CHECK = """\
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS version_number,
        current_database() AS database, current_setting('fsync')::bool AS fsync,
        current_setting('full_page_writes')::bool AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_commit') AS synchronous_commit, current_setting('is_superuser')::bool AS superuser,
        current_setting('server_encoding') AS encoding, current_setting('transaction_read_only')::bool AS read_only"""
 
 

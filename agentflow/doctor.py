@@ -16,7 +16,7 @@ from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, SchemaMissing, ServerError
 from .evidence import unsettled
-from .migrations import is_laboratory, standing, way_out
+from .migrations import LOST, is_laboratory, standing
 from .stuck import look_for_stuck
 
 PATIENCE = 2.0  # seconds, for a server that is just starting
@@ -116,6 +116,9 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
         yield Diagnosis("server", False, str(error), "Run `make setup`, or set DATABASE_URL.")
         return None
     embedded = server.Server(home)
+    if why := embedded.trouble():
+        yield Diagnosis("server", False, why)
+        return None
     if embedded.is_running():
         yield Diagnosis("server", True, f"The embedded server in {home} is running.")
         return Database(embedded.url(), schema, patience=PATIENCE)
@@ -135,6 +138,12 @@ def _answering(database: Database) -> Iterator[Diagnosis]:
     says = f"A commit may be lost in a power cut: {', '.join(off)} off."
     mend = "Turn them on in postgresql.conf and reload; without them no promise of AgentFlow holds."
     yield Diagnosis("durability", not off, says if off else f"It is durable: {', '.join(server.DURABLE)} on.", mend)
+    if is_embedded() and found["superuser"]:
+        says = "The home is an older one: what runs here is PostgreSQL's superuser, who may read every file of this account."
+        better = (
+            "In a new one it owns its database, and no more (`agentflow stop`, and set AGENTFLOW_HOME to a new folder)."
+        )
+        yield Diagnosis("role", True, f"{says} {better}")
     yield from _schema(database)
 
 
@@ -153,10 +162,9 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         "damaged": "has lost some of its tables",
         "newer": "was migrated by a newer AgentFlow",
     }[how]
-    mend = {
-        "newer": "Install that version, or choose another --schema.",
-        "damaged": f"If nobody needs what is left, {way_out(database.schema)}, then `agentflow migrate`.",
-    }.get(how, "Run `agentflow migrate`.")
+    mend = {"newer": "Install that version, or choose another --schema."}.get(how, "Run `agentflow migrate`.")
+    if how == "damaged" and not is_laboratory(database):
+        mend = LOST
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
         marked = is_laboratory(database)

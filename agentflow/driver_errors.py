@@ -112,7 +112,8 @@ def translate(
         )
     if _is_an_operators(error):
         return _refused(error, name)
-    if isinstance(error, _TRANSIENT) or _has_old_plan(error):
+    in_use = isinstance(error, psycopg.errors.DependentObjectsStillExist)  # by what somebody else made
+    if (isinstance(error, _TRANSIENT) and not in_use) or _has_old_plan(error):
         return DatabaseAway(
             f"{name}: {where} cannot do this now ({said}). Nothing was changed; it will be tried again."
         )

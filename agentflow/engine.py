@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -195,7 +196,7 @@ class Engine(Transactions):
                 "deleted; use a schema made by `agentflow lab` or `agentflow migrate --laboratory`."
             )
         for _ in range(100):  # people may go on creating; what they create is whole
-            if not self.database.transact(Boundary("reset", "before"), {})[0][0]["entries"]:
+            if not self.database.transact(Boundary("reset", "before"), {"p_by": this_process()})[0][0]["entries"]:
                 break
 
     def close(self) -> None:
@@ -258,6 +259,11 @@ def open_engine(url: str | None = None, schema: str | None = None, *, patience: 
     database = find_database(schema, url=url, patience=patience)
     migrate(database, laboratory=url is None and is_embedded())
     return Engine(database, **options)
+
+
+def this_process() -> str:
+    """What this process is called for others who work in the same laboratory."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def is_embedded() -> bool:

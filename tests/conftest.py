@@ -23,8 +23,8 @@ from sqlalchemy import text
 from xdist.scheduler import LoadScopeScheduling
 
 from agentflow import Database, Engine, migrate
-from agentflow.lab.laboratory.scratch_schema import drop_schemas
 from tests.support import programs
+from tests.support.helpers import administrator, owner
 
 _HOME = "AGENTFLOW_TEST_HOME"
 
@@ -120,8 +120,8 @@ def url() -> str:
 
 
 def drop(database: Database) -> None:
-    """Both schemas of a test are gone."""
-    drop_schemas(database)
+    """Both schemas of a test are gone, with all that a test put into them."""
+    database.command(f'DROP SCHEMA IF EXISTS "{database.schema}", "{database.schema}_world" CASCADE')
     database.close()
 
 
@@ -188,12 +188,12 @@ def own_database(url: str) -> Iterator[Callable[..., Database]]:
     """A separate database on the server, whose sessions and settings nobody else shares."""
     made: list[Database] = []
     name = f"d_{uuid.uuid4().hex[:12]}"
-    server = Database(url)
+    server, ours = Database(administrator(url)), Database(url)
     with server.session() as session:
-        session.execute(f"CREATE DATABASE {name}".encode())
+        session.execute(f"CREATE DATABASE {name}{owner(url)}".encode())
 
     def make(kind: type[Database] = Database) -> Database:
-        made.append(kind(server.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
+        made.append(kind(ours.url.set(database=name).render_as_string(hide_password=False), "lab", patience=5))
         return made[-1]
 
     yield make

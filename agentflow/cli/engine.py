@@ -153,14 +153,13 @@ def migrate_schema(
 ) -> None:
     """Bring the schema's tables up to date."""
     from ..engine import find_database, is_embedded
-    from ..migrations import is_laboratory, migrate, standing, way_out
+    from ..migrations import LOST, is_laboratory, migrate, standing
 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     before = standing(database)
-    if before == "damaged":
+    if before == "damaged" and not is_laboratory(database):
         raise AgentFlowError(
-            f"Schema {schema!r} at {database.where} has lost some of its tables, and they cannot be created again one by one. "
-            f"Nothing was changed; if nobody needs what is left, {way_out(schema)}, and try again."
+            f"Schema {schema!r} at {database.where} has lost some of its tables. Nothing was changed. {LOST}"
         )
     migrate(database, laboratory=laboratory or is_embedded())
     marked = is_laboratory(database)
@@ -197,6 +196,32 @@ def reset(
     gone = {name: found[name] for name in ("workflows_total", "business_effects")}
     said = f"{what} were deleted from schema {schema!r}; the tables are empty."
     answer(as_json, {"schema": schema, "deleted": gone}, said)
+
+
+@app.command()
+def grant(
+    schema: Schema = DEFAULT_SCHEMA,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the roles' names begin (default: the schema's name).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the roles owner, worker and reader of a schema.
+
+    Each has only the rights that its work needs. It takes a user who may make roles; after a migration, say it again.
+    """
+    from ..database import Database
+    from ..engine import find_database, is_embedded
+    from ..grants import grant as make
+    from ..server import Server, default_home
+
+    database = find_database(schema, patience=COMMAND_PATIENCE)
+    if is_embedded():
+        ours = Server(default_home())
+        database = Database(ours.url(user=ours.administrator()), schema, patience=COMMAND_PATIENCE)
+    roles = make(database, prefix or schema)
+    said = f"The roles {', '.join(roles)} have the rights that they need in schema {schema!r} at {database.where}."
+    answer(as_json, {"schema": schema, "roles": roles}, f"{said} Give one to a login: GRANT {roles[1]} TO ada;")
 
 
 @app.command()

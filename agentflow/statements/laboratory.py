@@ -28,21 +28,40 @@ RESET = Statement(
     "reset",
     "A laboratory's rows are gone; what a write in flight leaves behind this snapshot, another issue takes.",
     text="""\
-WITH a AS (DELETE FROM agentflow.history RETURNING 1),
-b AS (DELETE FROM agentflow.steps RETURNING 1),
-c AS (DELETE FROM agentflow.action_intents RETURNING 1),
-d AS (DELETE FROM agentflow_world.tool_attempts RETURNING 1),
-e AS (DELETE FROM agentflow_world.tool_ledger RETURNING 1),
-w AS (DELETE FROM agentflow.workflows RETURNING 1)
+WITH a AS (DELETE FROM agentflow.history RETURNING n),
+b AS (DELETE FROM agentflow.steps RETURNING step_id),
+c AS (DELETE FROM agentflow.action_intents RETURNING idempotency_key),
+d AS (DELETE FROM agentflow_world.tool_attempts RETURNING attempt_id),
+e AS (DELETE FROM agentflow_world.tool_ledger RETURNING effect_id),
+w AS (DELETE FROM agentflow.workflows RETURNING fence_token)
 SELECT 'committed' AS outcome,
        (SELECT count(*) FROM w) AS workflows,
        (SELECT count(*) FROM e) AS effects,
-       (SELECT count(*) FROM a) AS entries""",
+       (SELECT count(*) FROM a) AS entries,
+       -- Whoever else works in this laboratory hears it when this is committed.
+       pg_notify('agentflow' || '_emptied',
+                 to_char(clock_timestamp(), 'HH24:MI:SS TZ') || ' by ' || %(p_by)s::text) IS NULL AS told""",
 )  # fmt: skip
 
 PURPOSE = Statement(
     "purpose",
-    "Whose rows are these? A laboratory's schema says so in its comment.",
+    "What are these tables for? Their marks say so; NULL if they are not all ours.",
     text="""\
-SELECT obj_description(to_regnamespace('agentflow'), 'pg_namespace') AS purpose""",
+SELECT CASE
+           WHEN bool_and(coalesce(starts_with(mark, 'made by AgentFlow'), false))
+           THEN max(split_part(mark, ': ', 2))
+           -- Made before tables were marked: then the comment of the schema says it.
+           WHEN bool_or(n = 1 AND mark IS NULL) AND bool_and(mark IS NULL OR starts_with(mark, 'made by AgentFlow'))
+           THEN CASE obj_description(to_regnamespace('agentflow'), 'pg_namespace')
+                    WHEN 'agentflow laboratory' THEN 'laboratory'
+                    WHEN 'agentflow course' THEN 'course'
+                    ELSE CASE WHEN count(*) = 7 THEN 'older' END
+                END
+       END AS purpose
+FROM (SELECT n, obj_description(to_regclass(name), 'pg_class') AS mark
+      FROM unnest(ARRAY['agentflow.schema_version', 'agentflow.workflows', 'agentflow.steps',
+                        'agentflow.action_intents', 'agentflow.history',
+                        'agentflow_world.tool_ledger', 'agentflow_world.tool_attempts'])
+               WITH ORDINALITY AS t (name, n)
+      WHERE to_regclass(name) IS NOT NULL) AS made""",
 )  # fmt: skip

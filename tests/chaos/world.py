@@ -21,7 +21,7 @@ import psycopg
 
 from agentflow import Database, migrate
 from agentflow.errors import ServerError
-from agentflow.server import DATABASE, Account, Server
+from agentflow.server import ADMIN, DATABASE, Account, Server
 from tests.chaos import shim, workflows
 from tests.chaos.crew import Berth, Crew
 from tests.chaos.faults import FAULTS
@@ -154,7 +154,7 @@ class World:
 
     def connect(self, database: str = DATABASE) -> psycopg.Connection[dict[str, Any]]:
         """A session that may write, whatever the server's settings are."""
-        url = self.server.url(database).replace("+psycopg", "")
+        url = self.server.url(database, ADMIN).replace("+psycopg", "")
         return psycopg.connect(
             url, autocommit=True, connect_timeout=5, row_factory=psycopg.rows.dict_row,
             options="-c default_transaction_read_only=off",

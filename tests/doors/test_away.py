@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import uuid
@@ -16,7 +17,7 @@ import pytest
 from agentflow import Database, Engine, migrate, migrations
 from agentflow.cli import launch
 from agentflow.doctor import examine
-from agentflow.errors import DatabaseAway
+from agentflow.errors import DatabaseAway, NotALaboratory
 from agentflow.lab.crashes.soak import soak
 from agentflow.lab.explorer.explore import explore
 from agentflow.lab.laboratory import scratch_schema
@@ -27,7 +28,7 @@ from agentflow.lab.verify.snapshot import read_rows
 from agentflow.server import Server, ensure_running
 from agentflow.stuck import free, look_for_stuck
 from tests.conftest import drop, rows
-from tests.support.helpers import eventually, working
+from tests.support.helpers import administrator, eventually, working
 from tests.support.isolation import Session
 from tests.support.programs import agentflow, environment, running, started
 from tests.support.proxy import Proxy
@@ -126,7 +127,7 @@ def test_the_command_worker_does_so_too(engine: Engine, nth: int) -> None:
 def stranger(engine: Engine, url: str) -> Iterator[str]:
     """The address of the laboratory's database for a user without any right in it."""
     role = f"r_{uuid.uuid4().hex[:12]}"
-    with Session(engine.database) as session:
+    with Session(Database(administrator(url))) as session:
         session.run(f"CREATE ROLE {role} LOGIN")
         yield engine.database.url.set(username=role).render_as_string(hide_password=False)
         session.run(f"DROP ROLE {role}")
@@ -170,7 +171,9 @@ def test_a_reader_is_told_that_nobody_looked_whether_work_is_stuck(
         try:
             (queue,) = (one for one in examine(engine.database.schema) if one.topic == "queue")
         finally:
-            session.run(f"DROP OWNED BY {role}")
+            for one in (engine.database.schema, f"{engine.database.schema}_world"):
+                session.run(f'REVOKE ALL ON SCHEMA "{one}" FROM {role}')
+                session.run(f'REVOKE ALL ON ALL TABLES IN SCHEMA "{one}" FROM {role}')
     assert "not observed" in queue.says and not queue.ok
 
 
@@ -255,14 +258,18 @@ def test_what_could_not_be_dropped_is_said(server: Server, monkeypatch: pytest.M
     with pytest.raises(kind) as caught, own_schema(server.start().url(), "own_left"):
         end()
     said = " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert 'DROP SCHEMA IF EXISTS "own_left", "own_left_world" CASCADE' in said
-    scratch_schema.drop_schemas(Database(server.start().url(), "own_left"))
+    (mark,) = re.findall("has the comment '(made by AgentFlow, [0-9a-f]{32})'", said)
+    left = Database(server.start().url(), "own_left")
+    assert schemas(left, "own_left") == ["own_left", "own_left_world"]
+    scratch_schema.drop_schemas(left, mark)
+    assert schemas(left, "own_left") == []
+    left.close()
 
 
 def test_a_schema_of_somebody_elses_is_never_dropped(server: Server) -> None:
     database = Database(server.start().url(), "theirs")
     database.command("CREATE SCHEMA theirs_world")
-    with pytest.raises(scratch_schema.NotALaboratory, match="already exists"), own_schema(server.url(), "theirs"):
+    with pytest.raises(NotALaboratory, match="already exists"), own_schema(server.url(), "theirs"):
         pass
     assert schemas(database, "theirs") == ["theirs_world"]
     database.command("DROP SCHEMA theirs_world")

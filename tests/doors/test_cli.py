@@ -22,7 +22,7 @@ import pytest
 import typer
 from sqlalchemy import text
 
-from agentflow import CrashInjected, Database, Engine, Policy, ToolCall, migrate, open_engine
+from agentflow import CrashInjected, Database, Engine, Policy, ToolCall, migrate, migrations, open_engine
 from agentflow.cli import app
 from agentflow.errors import StatementRefused
 from agentflow.server import Server
@@ -257,18 +257,22 @@ def test_doctor_on_an_empty_schema_names_the_command(run: Run, schema: Any) -> N
 
 
 @pytest.mark.parametrize("lost", ["{schema}.history", "{schema}_world.tool_ledger"])
-def test_a_schema_that_lost_a_table_is_not_well_and_is_told_what_ends_that(run: Run, schema: Any, lost: str) -> None:
+@pytest.mark.parametrize("laboratory", [False, True])
+def test_a_schema_that_lost_a_table_is_not_well_and_only_a_laboratory_is_made_whole(
+    run: Run, schema: Any, lost: str, laboratory: bool
+) -> None:
     database: Database = schema()
-    migrate(database)
-    with database.alchemy.connect() as connection:
-        connection.execute(text(f"DROP TABLE {lost.format(schema=database.schema)} CASCADE"))
-        done = run("doctor", "--json", "--schema", database.schema)
-        assert (done.returncode, findings(done)["schema"]["ok"]) == (1, False)
-        done = run("migrate", "--schema", database.schema)
-        assert (done.returncode, "has lost some of its tables" in done.stderr) == (1, True)
-        connection.execute(text(done.stderr.partition("run ")[2].partition(" in psql")[0]))
-    assert run("migrate", "--schema", database.schema).returncode == 0
-    assert findings(run("doctor", "--json", "--schema", database.schema))["schema"]["ok"] is True
+    migrate(database, laboratory=laboratory)
+    database.command(f"DROP TABLE {lost.format(schema=database.schema)} CASCADE")
+    finding = findings(run("doctor", "--json", "--schema", database.schema))["schema"]
+    assert not finding["ok"] and ("agentflow migrate" in finding["mend"]) == laboratory
+    done = run("migrate", "--schema", database.schema)
+    if laboratory:
+        assert done.returncode == 0
+        assert findings(run("doctor", "--json", "--schema", database.schema))["schema"]["ok"] is True
+    else:
+        assert done.returncode == 1 and "Nothing was changed. Restore them from a backup" in done.stderr
+        assert migrations.standing(database) == "damaged"
 
 
 def test_what_is_not_well_is_one_sentence_on_standard_error(run: Run, schema: Any) -> None:

@@ -19,7 +19,7 @@ import agentflow
 from agentflow import AgentFlowError, Database, Engine, LostLease, Policy, migrate
 from agentflow.doctor import examine
 from agentflow.errors import AlreadyFinished, DatabaseAway, EventRefused, OutcomeUnknown, TooLarge
-from agentflow.server import Server, ensure_running
+from agentflow.server import ADMIN, Server, ensure_running
 from agentflow.statements import TRANSACTIONS
 from agentflow.worker import Worker
 from tests.conftest import rows
@@ -333,7 +333,7 @@ def nine(server: Server) -> Iterator[str]:
 
 
 def _command(server: Server, change: str) -> None:
-    database = Database(server.start().url())
+    database = Database(server.start().url(user=ADMIN))
     with database.alchemy.connect() as connection:
         connection.exec_driver_sql(change)
     database.close()

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from agentflow import server
+from agentflow import home, server
 from agentflow.doctor import examine
 from agentflow.server import DURABLE, Server, ServerError, default_home, ensure_running, find_binaries
 from tests.support.programs import Program, started
@@ -234,7 +234,7 @@ def test_a_failed_initdb_leaves_no_half_cluster(homes: Callable[[str], Path], mo
         patched.setitem(server.SETTINGS, "max_connections", "many")
         with pytest.raises(ServerError, match="could not be initialised"):
             ours.start()
-    assert sorted(path.name for path in ours.home.iterdir()) == ["lifeline", "lock"]
+    assert sorted(path.name for path in ours.home.iterdir()) == ["lifeline", "lock", home.MARK]
 
 
 def test_a_home_that_cannot_be_made_is_explained(homes: Callable[[str], Path]) -> None:
@@ -309,8 +309,10 @@ def test_a_short_link_in_a_folder_that_others_could_change_is_not_used(
 def test_another_server_behind_our_socket_is_not_ours(stopped: Server, homes: Callable[[str], Path]) -> None:
     stopped.start()
     other = Server(homes("other"))
-    other.data.mkdir(parents=True)
-    other.socket_folder.symlink_to(stopped.socket_folder)
+    home.make(other.home)
+    for folder in (other.data, other.socket_folder):
+        folder.mkdir(mode=0o700)
+    os.link(stopped.socket_folder / ".s.PGSQL.5432", other.socket_folder / ".s.PGSQL.5432")
     assert not other.is_running()
     other.stop()
     assert stopped.is_running()
@@ -399,8 +401,10 @@ def test_a_crash_keeps_what_was_committed_and_loses_what_was_not(stopped: Server
 
 
 def test_an_interrupted_initdb_is_swept_away(homes: Callable[[str], Path]) -> None:
+    home.make(homes("home"))
     half = homes("home") / "data.new-half"
-    half.mkdir(parents=True)
+    (half / "data").mkdir(parents=True)
+    (half / home.MARK).touch()
     assert ensure_running(half.parent).is_running() and not half.exists()
 
 

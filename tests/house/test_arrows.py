@@ -23,7 +23,7 @@ FACES = frozenset({"agentflow", "agentflow.lab"})  # names are loaded there when
 # Each of these libraries is imported in these rooms alone.
 HOMES = {
     "psycopg": {
-        *("address", "bell", "database", "driver_errors", "migrations", "patience", "server", "transactions"),
+        *("address", "bell", "database", "driver_errors", "patience", "server", "transactions"),
         *("lab/broken", "lab/course", "lab/explorer", "lab/isolation", "lab/laboratory", "lab/schedule", "lab/verify"),
     },
     "sqlalchemy": {"schema", "database", "migrations", "engine", "patience"},

@@ -61,6 +61,7 @@ IN_TURN = [
         "command('check')": set(),
         "command('doctor')": set(),
         "command('free')": set(),
+        "cut('agentflow.grants', 'grant'); command('grant')": set(),
         "command('reset', '--yes')": set(),
         "cut('agentflow.cli.launch', 'become'); command('lab')": set(),
         "cut('agentflow.lab.crashes.atlas', 'atlas'); command('atlas')": set(),

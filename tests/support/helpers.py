@@ -50,6 +50,16 @@ def working(*workers: Worker) -> Iterator[None]:
             assert not thread.is_alive()
 
 
+def administrator(url: str) -> str:
+    """The same database for who may make roles and databases: our own server's superuser, or whom DATABASE_URL names."""
+    return url.replace("://agentflow@/", "://postgres@/", 1)
+
+
+def owner(url: str) -> str:
+    """The clause by which an administrator's new database belongs to whom this address names."""
+    return "" if administrator(url) == url else " OWNER agentflow"
+
+
 @contextmanager
 def database_of_its_own(url: str, name: str | None = None) -> Iterator[str]:
     """The URL of an empty database on the same server, gone afterwards.
@@ -57,11 +67,11 @@ def database_of_its_own(url: str, name: str | None = None) -> Iterator[str]:
     For tests that use schema names that others use too, such as a notebook's.
     """
     name = name or f"t_{uuid.uuid4().hex[:12]}"
-    server = Database(url)
+    server = Database(administrator(url))
     with server.session() as session:
-        session.execute(f'CREATE DATABASE "{name}"'.encode())
+        session.execute(f'CREATE DATABASE "{name}"{owner(url)}'.encode())
     try:
-        yield server.url.set(database=name).render_as_string(hide_password=False)
+        yield Database(url).url.set(database=name).render_as_string(hide_password=False)
     finally:
         with server.session() as session:
             session.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())

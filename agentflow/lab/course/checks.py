@@ -15,6 +15,7 @@ from ...run import Ledger
 from ..history.belief import belief_of, with_unseen
 from ..history.entries import Row
 from ..history.words import by, counted
+from ..laboratory.laboratory import emptied
 from ..notebook.tables import effects_of, query, shown
 
 
@@ -33,6 +34,8 @@ def wrong(table: str, row_id: Any, column: str, found: Any, wanted: Any, hint: s
 
 
 def _workflow(engine: Engine, workflow_id: str) -> Row:
+    if said := emptied(engine):
+        raise CheckFailed(said)
     row = engine.get_workflow(workflow_id)
     if row is None:
         raise CheckFailed(f"workflows: there is no row {workflow_id!r}. Run the cell that submits it, then this one.")
@@ -51,6 +54,8 @@ def completed(engine: Engine, *workflow_ids: str) -> str:
 def nothing_lost(engine: Engine, workflows: int) -> str:
     """There are this many workflows, each is completed, and each planned action has left exactly one business effect."""
     found = query(engine, "SELECT id FROM workflows ORDER BY id")
+    if said := emptied(engine):
+        raise CheckFailed(said)
     if len(found) != workflows:
         raise CheckFailed(
             f"workflows: found {counted(len(found), 'row')}, expected {workflows}. Run the cells above again."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,14 +13,13 @@ import psycopg
 
 from ...database import Database
 from ...doctor import examine
-from ...engine import Engine, open_engine
-from ...errors import AgentFlowError, BadRequestFile, DatabaseAway, SchemaMissing
-from ...migrations import is_laboratory, migrate
+from ...engine import Engine, open_engine, this_process
+from ...errors import AgentFlowError, BadRequestFile, DatabaseAway
+from ...migrations import migrate
 from ...model import Policy
 from ...requests import read_requests
 from ...server import Server
 from ...statements import DEFAULT_SCHEMA, WORLD_SUFFIX
-from .scratch_schema import drop_schemas
 
 LEASE_SECONDS = 86_400.0  # long enough never to end on its own: a learner may read for an hour between two clicks
 PATIENT = Policy(lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS, max_delay=LEASE_SECONDS)
@@ -60,6 +59,54 @@ def let_go_of_all() -> None:
         let_go(kind, name)
 
 
+class Watch:
+    """Hears when another program empties this laboratory, by a connection of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: psycopg.Connection[Any] | None = None
+        self._said: str | None = None
+        self.hear()
+
+    def hear(self) -> str | None:
+        """Who has emptied it since this process did last, and when, in a sentence; None if nobody was heard.
+
+        What happened while the connection was lost was not observed.
+        """
+        for _ in range(2):
+            with suppress(AgentFlowError, psycopg.Error):
+                if self._connection is None or self._connection.closed:
+                    listening = f"agentflow hears {self.database.schema}"
+                    self._connection = self.database.twin(patience=0, application_name=listening).listen("_emptied")
+                    self._connection.add_notify_handler(self._note)
+                self._connection.execute("SELECT 1")  # what was committed before this is told before its answer
+                break
+        return self._said
+
+    def _note(self, heard: psycopg.Notify) -> None:
+        when, _, who = heard.payload.partition(" by ")
+        self._said = None if who == this_process() else _emptied_by(self.database.schema, when, who)
+
+    def close(self) -> None:
+        """Stops listening."""
+        if self._connection:
+            self._connection.close()
+
+
+def _emptied_by(schema: str, when: str, who: str) -> str:
+    return (
+        f"Another program ({who}) emptied the laboratory {schema!r} at {when}, and what was in it is gone. Nothing was moved; "
+        "run the first cell again, which empties it for that program. Set AGENTFLOW_SCHEMA, and each has a laboratory of its own."
+    )
+
+
+def emptied(engine: Engine) -> str | None:
+    """What Watch.hear() says of the engine's laboratory, if fresh_laboratory() opened it here."""
+    watch = opened("watch", engine.database.schema)
+    here = isinstance(watch, Watch) and watch.database.address == engine.database.address
+    return watch.hear() if isinstance(watch, Watch) and here else None
+
+
 def schema_of(name: str) -> str:
     """The schema of this laboratory: its name, after AGENTFLOW_SCHEMA if that is set, so that a class may share a database."""
     mine = os.environ.get("AGENTFLOW_SCHEMA") or DEFAULT_SCHEMA
@@ -69,7 +116,7 @@ def schema_of(name: str) -> str:
 def fresh_laboratory(name: str, **options: Any) -> Engine:
     """Opens an engine on the empty laboratory `name` (schema_of(name)); running it again closes the one before.
 
-    A laboratory that has lost some of its tables is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
+    A table that a laboratory has lost is made anew. Leases and back-offs last a day (`LEASE_SECONDS`), so only a
     move ends them. Options as for Engine. Raises NotALaboratory if the schema holds workflows that are not a laboratory's,
     and DatabaseAway.
     """
@@ -78,24 +125,15 @@ def fresh_laboratory(name: str, **options: Any) -> Engine:
     options.setdefault("policy", PATIENT)
     engine = open_engine(schema=schema, **options)
     keep("engine", schema, engine)
+    keep("watch", schema, Watch(engine.database))
+    migrate(
+        engine.database, laboratory=True
+    )  # a schema without a purpose, and without a workflow, becomes a laboratory
     try:
-        # an unmarked schema without a workflow becomes a laboratory
-        if not is_laboratory(engine.database) and engine.reliability_metrics()["workflows_total"] == 0:
-            migrate(engine.database, laboratory=True)
         engine.reset_database()
-    except SchemaMissing as missing:
-        _drop(engine.database, missing)
-        migrate(engine.database, laboratory=True)
     except DatabaseAway as away:
         raise _naming_the_transaction(engine.database, away) from away.__cause__
     return engine
-
-
-def _drop(database: Database, missing: SchemaMissing) -> None:
-    """Drops both schemas if they are a laboratory and ours. Raises what was `missing` if they are not."""
-    if not is_laboratory(database) or isinstance(missing.__cause__, psycopg.errors.InsufficientPrivilege):
-        raise missing
-    drop_schemas(database)
 
 
 def _naming_the_transaction(database: Database, away: DatabaseAway) -> DatabaseAway:

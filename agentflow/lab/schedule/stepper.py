@@ -15,6 +15,7 @@ from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
 from ..history.entries import Row
+from ..laboratory.laboratory import emptied
 from .commit_order import Commit, sorted_by_commit
 from .grammar import LANE_VERBS, MAX_TIMES, Move, Roll, Schedule, Setting, parse
 from .lane_set import LaneKind, LaneSet, known_kind, known_lane, weakened
@@ -103,6 +104,7 @@ class Stepper:
         way; a new process in this lane does, if no other lives. Raises LaneError if nothing was left behind.
         """
         with self._moving():
+            self._notice()
             left, moves = self.left_by(lane), self.recovery(lane)
             done = [moved for move in moves for moved in self.move(move)]
             while done[-1].ended in ("completed", "failed", "waiting", "lost"):
@@ -274,6 +276,8 @@ class Stepper:
         if self._closed:
             raise LaneError("This stepper is closed. Run the cell that made it again.")
         self._answers()
+        if self._created and (said := emptied(self.engine)):
+            raise LaneError(said)
         for lane in self._lanes.lost():
             if lane.name not in Roll(self.moves).dead:
                 self._note(self._maker.mourn(Move("kill", lane.name), self._maker.place(lane), lane.busy))

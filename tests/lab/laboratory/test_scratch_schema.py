@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from agentflow import Database
+from agentflow import Database, migrate
 from agentflow.lab.laboratory import scratch_schema as own
 
 OF_NAME = "SELECT nspname FROM pg_namespace WHERE nspname LIKE :name"
@@ -17,7 +18,8 @@ def test_an_interruption_while_the_tables_are_made_leaves_no_schema(url: str, mo
     name = f"t_{uuid.uuid4().hex[:12]}"
     made: list[str] = []
 
-    def interrupted(database: Database, **_: object) -> None:
+    def interrupted(database: Database, **options: Any) -> None:
+        migrate(database, **options)
         with database.alchemy.connect() as connection:
             made.extend(connection.execute(text(OF_NAME), {"name": f"{name}%"}).scalars())
         raise KeyboardInterrupt
