@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import Body, Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import Body, Depends, FastAPI, HTTPException, Path, Query, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException as AnyHTTPException
@@ -45,6 +45,7 @@ STATUS_OF = {
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     said = {
+        401: "Asked without the token of this API",
         403: "Asked under a foreign name or from a foreign page",
         404: "There is no such workflow",
         409: "Another request came first; the sentence says which",
@@ -53,7 +54,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
         422: "Something in the request cannot be used; the sentence says what",
         503: "The database is away, not migrated, or refuses a statement; the sentence says why",
     }
-    return {status: {"model": answers.Problem, "description": said[status]} for status in (403, 503, *statuses)}
+    return {status: {"model": answers.Problem, "description": said[status]} for status in (401, 403, 503, *statuses)}
 
 
 _WRITING = (413, 415, 422)
@@ -65,13 +66,32 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
-AppEngine = Annotated[Engine, Depends(_engine)]
+AnyEngine = Annotated[Engine, Depends(_engine)]
+_TOKEN = HTTPBearer(auto_error=False, scheme_name="token", description="The gate asks for it; this is its description")
 
 
-def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
+def _with_token(engine: AnyEngine, _: Annotated[object, Security(_TOKEN)]) -> Engine:
+    return engine
+
+
+AppEngine = Annotated[Engine, Depends(_with_token)]
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>AgentFlow API</title>
+<link rel="icon" href="/docs/files/favicon.png">
+<link rel="stylesheet" href="/docs/files/swagger-ui.css">
+<div id="swagger-ui"></div>
+<script src="/docs/files/swagger-ui-bundle.js"></script>
+<script src="/docs/page.js"></script>
+</html>
+"""
+
+
+def create_app(engine: Engine | None = None, *, token: str, hosts: Collection[str] = LOOPBACK) -> FastAPI:
     """Returns the API on this engine, or on one that find_database() finds when the application starts.
 
-    `hosts` are the names under which it may be called, None for any.
+    `token` is what every request has to bring, `hosts` are the names under which the API may be called.
     """
 
     @asynccontextmanager
@@ -91,7 +111,7 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
         redirect_slashes=False,
     )
     app.state.engine = engine
-    app.add_middleware(Gate, hosts=hosts)
+    app.add_middleware(Gate, token=token, hosts=hosts)
     _explain_errors(app)
     _add_documentation(app)
     _add_workflows(app)
@@ -99,12 +119,12 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
     return app
 
 
-def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
+def serve(engine: Engine, listener: socket.socket, *, token: str, hosts: Collection[str] = LOOPBACK) -> None:
     """Answers requests on the socket until SIGTERM or SIGINT; those in progress are finished."""
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
         signal.signal(number, lambda *_: None)
     config = uvicorn.Config(
-        create_app(engine, hosts=hosts),
+        create_app(engine, token=token, hosts=hosts),
         log_level="warning",
         lifespan="on",
         h11_max_incomplete_event_size=256 * 1024,
@@ -171,14 +191,11 @@ def _add_documentation(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     def documentation() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url=str(app.openapi_url),
-            title="AgentFlow API",
-            swagger_js_url="/docs/files/swagger-ui-bundle.js",
-            swagger_css_url="/docs/files/swagger-ui.css",
-            swagger_favicon_url="/docs/files/favicon.png",
-            swagger_ui_parameters={"validatorUrl": None},
-        )
+        return HTMLResponse(_PAGE)
+
+    @app.get("/docs/page.js", include_in_schema=False)
+    def script() -> FileResponse:
+        return FileResponse(str(files("agentflow") / "docs.js"), media_type="text/javascript")
 
 
 def _add_workflows(app: FastAPI) -> None:
@@ -245,13 +262,17 @@ def _add_workflows(app: FastAPI) -> None:
 
 
 def _add_operations(app: FastAPI) -> None:
-    @app.get("/health", responses=_refusals())
-    def health(engine: AppEngine) -> answers.Health:
-        """The database was asked, and has the tables."""
-        answer = engine.database.check()
-        engine.runnable([])
-        durable = answer["fsync"] and answer["full_page_writes"] and answer["synchronous_commit"] != "off"
-        return answers.Health(postgresql=answer["version"], schema_name=engine.database.schema, durable=durable)
+    @app.get("/health", responses={503: {"model": answers.Health}, 403: _refusals()[403]})
+    def health(engine: AnyEngine, response: Response) -> answers.Health:
+        """The database was asked, and has the tables; anybody may know that, and no more."""
+        try:
+            engine.database.check()
+            engine.runnable([])
+        except errors.AgentFlowError as error:
+            log_event("not_healthy", error=str(error))
+            response.status_code = 503
+            return answers.Health(status="down")
+        return answers.Health(status="up")
 
     @app.post("/workers/{worker_id}/run-once", responses=_refusals(*_WRITING))
     def run_once(
