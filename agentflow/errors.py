@@ -6,12 +6,18 @@ says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
+_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class AgentFlowError(Exception):
-    """The root of all errors that AgentFlow raises on purpose."""
+    """The root of all errors that AgentFlow raises on purpose. What they say is harmless() to print."""
+
+    def __str__(self) -> str:
+        return harmless(super().__str__())
 
 
 class UnfaithfulValue(AgentFlowError, TypeError):
@@ -37,7 +43,7 @@ class UnknownWorkflow(AgentFlowError, KeyError):
     """No workflow has this id."""
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return harmless(str(self.args[0]))
 
 
 class IdTaken(AgentFlowError):
@@ -245,3 +251,8 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 def printable(text: str) -> str:
     """Returns the text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def harmless(text: str) -> str:
+    """Returns the text with what a terminal obeys and nobody sees written as escapes, JSON's; lines and tabs stay."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

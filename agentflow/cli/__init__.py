@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
-from ..errors import AgentFlowError
+from ..errors import AgentFlowError, harmless
 from . import engine, laboratory
 from .options import app
 
@@ -18,6 +20,11 @@ __all__ = ["app", "engine", "laboratory", "main"]
 
 def main() -> None:
     """Carries out the command line, and ends the process with its exit code."""
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # whatever writes there: a command, an option's error, a progress bar, a log
+        setattr(stream, "write", partial(_write, stream.write))  # noqa: B010 (mypy knows no method that is replaced)
     try:
         app(prog_name="agentflow")
     except AgentFlowError as error:
@@ -28,3 +35,9 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:  # a file, folder or right that is not there
         sys.exit(f"agentflow: {type(error).__name__}: {error}. Fix that, and try again.")
+
+
+def _write(write: Callable[[str], int], text: str) -> int:
+    """Writes what came from files, rows and options as something to read. Progress begins with a carriage return."""
+    start = len(text) - len(text.lstrip("\r"))
+    return write(text[:start] + harmless(text[start:]))

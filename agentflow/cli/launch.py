@@ -16,6 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
+import typer
+
 from ..database import Database
 from ..engine import is_embedded
 from ..errors import AgentFlowError, BadName, DatabaseAway
@@ -30,10 +32,24 @@ JUPYTER = Path(__file__).parent.parent / "jupyter"
 
 
 def course_folder() -> Path | None:
-    """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout."""
-    here = Path.cwd()
-    candidates = [here, *here.parents, Path(__file__).resolve().parents[2]]
-    return next((folder for folder in candidates if (folder / FIRST_NOTEBOOK).is_file()), None)
+    """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout.
+
+    A notebook that somebody else put there is not opened: it would run as us.
+    """
+    here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
+    for folder in (here, *here.parents, ours):
+        if (folder / FIRST_NOTEBOOK).is_file():
+            if folder == ours or _is_own(folder):
+                return folder
+            typer.echo(f"{folder / FIRST_NOTEBOOK} belongs to somebody else, so it is not opened.", err=True)
+    return None
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether the folder, its notebooks and their folder are ours, the links on the way too."""
+    parts = (folder, folder / FIRST_NOTEBOOK.parent, *(folder / FIRST_NOTEBOOK.parent).glob("*.ipynb"))
+    owners = {facts.st_uid for part in parts for facts in (part.lstat(), part.stat())}
+    return owners == {getattr(os, "geteuid", int)()}
 
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
