@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from mistune import BlockParser, InlineParser
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments import lex
 from pygments.lexers import PythonLexer
@@ -111,7 +112,9 @@ class _Prose(IPythonRenderer):
 def _cell(cell: Any, path: Path) -> str:
     if cell.cell_type == "markdown":
         renderer = _Prose(escape=False, attachments=cell.get("attachments"))
-        return f'<div class="prose">{_with_pictures(str(MarkdownWithMath(renderer=renderer).render(cell.source)), path)}</div>'
+        # without mathematics, which no page shows, and which takes the square of the time for `\\begin` without an end
+        markdown = MarkdownWithMath(renderer=renderer, block=BlockParser(), inline=InlineParser())
+        return f'<div class="prose">{_with_pictures(markdown.render(cell.source), path)}</div>'
     if cell.cell_type != "code" or not cell.source.strip():  # Shift+Enter on the last cell adds an empty one
         return ""
     shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
