@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ..errors import AgentFlowError, harmless
+from ..errors import AgentFlowError, printable
 from . import engine, laboratory
 from .options import app
 
@@ -40,4 +40,4 @@ def main() -> None:
 def _write(write: Callable[[str], int], text: str) -> int:
     """Writes what came from files, rows and options as something to read. Progress begins with a carriage return."""
     start = len(text) - len(text.lstrip("\r"))
-    return write(text[:start] + harmless(text[start:]))
+    return write(text[:start] + printable(text[start:]))

@@ -111,9 +111,8 @@ class UnclaimedTransactions:
 
         The world's entries stand after the engine's that came before them.
         """
-        page = {"p_limit": limit, "p_offset": after}
-        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id), **page})
-        return [{**entry, "n": n} for n, entry in enumerate(entries, after + 1)]
+        asked = {"p_workflow": check_name("workflow id", workflow_id), "p_limit": limit, "p_offset": after}
+        return [{**entry, "n": n} for n, entry in enumerate(self.database.read("history", asked), after + 1)]
 
     def show_sql(self, name: str) -> str:
         """The real text of a transaction."""

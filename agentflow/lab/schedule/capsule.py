@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine import Engine
-from ...errors import BadCapsule, BadSchedule, harmless
+from ...errors import BadCapsule, BadSchedule, printable
 from ..history.belief import lost, with_unseen
 from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
@@ -128,7 +128,7 @@ class Capsule:
 
     def __repr__(self) -> str:
         told = [self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"]
-        return harmless("\n".join(told))
+        return printable("\n".join(told))
 
     def said(self) -> list[str]:
         """The outcome as a sentence, and one more for each problem."""
