@@ -119,7 +119,7 @@ def worker(
     from . import launch
 
     functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
-    handler = logging.StreamHandler(sys.stdout)
+    handler = launch.LogLines(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("agentflow").addHandler(handler)
     logging.getLogger("agentflow").setLevel(logging.INFO)

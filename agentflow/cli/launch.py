@@ -7,6 +7,7 @@ and its extension index are off.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import typer
 
@@ -54,7 +55,7 @@ def _is_own(folder: Path) -> bool:
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
     """The command line of JupyterLab; without a course it opens on the current folder."""
-    parts = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    parts = [sys.executable, "-m", "agentflow.jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
     parts += ["--LabApp.extension_manager=readonly"]
     if folder:
         parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK.as_posix()}"]
@@ -125,6 +126,15 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
         f"--workflows {spelled!r} names a value of type {type(found).__name__}. "
         "Give a workflow function, or a dict of them by name."
     )
+
+
+class LogLines(logging.StreamHandler[TextIO]):
+    """Log lines while somebody takes them: a pipe that was closed or a full disk ends the lines and not the work."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Says nothing about what was not written."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def wait_for_tables(database: Database, identity: str) -> None:
