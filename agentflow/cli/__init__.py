@@ -36,23 +36,14 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a file, folder or right that is not there
         sys.exit(f"agentflow: {type(error).__name__}: {error}. Fix that, and try again.")
     finally:
-        _leave()
-
-
-def _leave() -> None:
-    """Lets this process end without a word of Python's own about an interrupt, or about output that nobody takes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        for number in (signal.SIGINT, signal.SIGTERM):  # while Python leaves, too, no interrupt is worth a traceback
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _write(write: Callable[[str], int], text: str) -> int:

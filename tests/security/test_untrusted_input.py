@@ -95,7 +95,9 @@ def test_what_an_error_says_is_harmless_where_python_prints_it_too(error: AgentF
 
 def test_a_capsule_is_harmless_to_look_at_and_an_entry_stays_one_line(capsule: Path, tmp_path: Path) -> None:
     data = json.loads(capsule.read_text())
-    data["history"][2]["subject"] = f"classify{EVIL}\n  9. the workflow completes"
+    data["history"][2]["subject"] = f"classify{EVIL}"
+    intent = next(entry for entry in data["history"] if entry["event"] == "action_intent_committed")
+    intent["detail"] = {"tool": f"{EVIL}\n  9. the workflow completes"}
     loaded = Capsule.load(altered(capsule, tmp_path / "c.json", history=data["history"]))
     assert OBEYED.findall(repr(loaded)) == []
     assert [line for line in repr(loaded).splitlines() if line.startswith("  9. the workflow completes")] == []
