@@ -20,12 +20,9 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    """The database answered and has the current tables."""
+    """Whether the database answers and has the current tables; `agentflow doctor` says more."""
 
-    status: Literal["ok"] = "ok"
-    postgresql: str = Field(description="The server's version")
-    schema_name: str = Field(description="The schema that this API works on")
-    durable: bool = Field(description="Whether what was committed survives a power cut")
+    status: Literal["up", "down"]
 
 
 class NewWorkflow(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -9,15 +10,17 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any
 
+import h11
 import uvicorn
-from fastapi import Body, Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import Body, Depends, FastAPI, HTTPException, Path, Query, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.routing import Match
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from . import answers, errors
 from .agents import why_unusable
@@ -29,6 +32,8 @@ from .values import MAX_EVENT_NAME, MAX_ID, check_name
 
 REQUEST_PATIENCE = 2.0  # seconds that a request waits for a database that is away
 MAX_PAGE = 500
+MAX_CONNECTIONS = 100
+READ_SECONDS = 20.0  # for sending us a whole request, and for taking the answer
 STATUS_OF = {
     errors.UnknownWorkflow: 404,
     errors.IdTaken: 409,
@@ -45,6 +50,7 @@ STATUS_OF = {
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     said = {
+        401: "Asked without the token of this API",
         403: "Asked under a foreign name or from a foreign page",
         404: "There is no such workflow",
         409: "Another request came first; the sentence says which",
@@ -53,7 +59,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
         422: "Something in the request cannot be used; the sentence says what",
         503: "The database is away, not migrated, or refuses a statement; the sentence says why",
     }
-    return {status: {"model": answers.Problem, "description": said[status]} for status in (403, 503, *statuses)}
+    return {status: {"model": answers.Problem, "description": said[status]} for status in (401, 403, 503, *statuses)}
 
 
 _WRITING = (413, 415, 422)
@@ -65,13 +71,32 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
-AppEngine = Annotated[Engine, Depends(_engine)]
+AnyEngine = Annotated[Engine, Depends(_engine)]
+_TOKEN = HTTPBearer(auto_error=False, scheme_name="token", description="The gate asks for it; this is its description")
 
 
-def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = LOOPBACK) -> FastAPI:
+def _with_token(engine: AnyEngine, _: Annotated[object, Security(_TOKEN)]) -> Engine:
+    return engine
+
+
+AppEngine = Annotated[Engine, Depends(_with_token)]
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>AgentFlow API</title>
+<link rel="icon" href="/docs/files/favicon.png">
+<link rel="stylesheet" href="/docs/files/swagger-ui.css">
+<div id="swagger-ui"></div>
+<script src="/docs/files/swagger-ui-bundle.js"></script>
+<script src="/docs/page.js"></script>
+</html>
+"""
+
+
+def create_app(engine: Engine | None = None, *, token: str, hosts: Collection[str] = LOOPBACK) -> FastAPI:
     """Returns the API on this engine, or on one that find_database() finds when the application starts.
 
-    `hosts` are the names under which it may be called, None for any.
+    `token` is what every request has to bring, `hosts` are the names under which the API may be called.
     """
 
     @asynccontextmanager
@@ -91,7 +116,7 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
         redirect_slashes=False,
     )
     app.state.engine = engine
-    app.add_middleware(Gate, hosts=hosts)
+    app.add_middleware(Gate, token=token, hosts=hosts)
     _explain_errors(app)
     _add_documentation(app)
     _add_workflows(app)
@@ -99,18 +124,68 @@ def create_app(engine: Engine | None = None, *, hosts: Collection[str] | None = 
     return app
 
 
-def serve(engine: Engine, listener: socket.socket, *, hosts: Collection[str] | None = LOOPBACK) -> None:
+def serve(engine: Engine, listener: socket.socket, *, token: str, hosts: Collection[str] = LOOPBACK) -> None:
     """Answers requests on the socket until SIGTERM or SIGINT; those in progress are finished."""
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
         signal.signal(number, lambda *_: None)
-    config = uvicorn.Config(
-        create_app(engine, hosts=hosts),
-        log_level="warning",
-        lifespan="on",
-        h11_max_incomplete_event_size=256 * 1024,
+    uvicorn.Server(server_config(create_app(engine, token=token, hosts=hosts))).run(sockets=[listener])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app, http=_Connection, ws="none", log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
         timeout_graceful_shutdown=5,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    )  # fmt: skip
+
+
+class _Connection(H11Protocol):
+    """A connection that nobody has to wait for: a request comes, and its answer is taken, within READ_SECONDS.
+
+    uvicorn itself would wait for ever, and count such a connection against everybody else. If there are too many, the one
+    that has kept us waiting longest is closed.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def _watch(self) -> None:
+        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.flow.write_paused
+        if self._deadline and not waits:
+            self._deadline.cancel()
+            self._deadline = None
+        elif waits and not self._deadline:
+            self._deadline = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > MAX_CONNECTIONS:
+            ours = (one for one in self.connections if isinstance(one, _Connection))
+            waiting = {one._deadline.when(): one for one in ours if one._deadline}
+            longest = waiting[min(waiting)]
+            self.connections.discard(longest)  # the event loop tells us later, perhaps after the next has come
+            longest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._deadline:
+            self._deadline.cancel()
 
 
 def engine_of_environment(schema: str | None = None) -> Engine:
@@ -171,14 +246,15 @@ def _add_documentation(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     def documentation() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url=str(app.openapi_url),
-            title="AgentFlow API",
-            swagger_js_url="/docs/files/swagger-ui-bundle.js",
-            swagger_css_url="/docs/files/swagger-ui.css",
-            swagger_favicon_url="/docs/files/favicon.png",
-            swagger_ui_parameters={"validatorUrl": None},
-        )
+        return HTMLResponse(_PAGE)
+
+    @app.get("/docs/page.js", include_in_schema=False)
+    def script() -> FileResponse:
+        return FileResponse(str(files("agentflow") / "docs.js"), media_type="text/javascript")
+
+
+def _unknown(workflow_id: str) -> errors.UnknownWorkflow:
+    return errors.UnknownWorkflow(f"There is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
 
 
 def _add_workflows(app: FastAPI) -> None:
@@ -211,14 +287,21 @@ def _add_workflows(app: FastAPI) -> None:
         """One workflow: state, classification, plan, result, lease, token, steps."""
         row = engine.get_workflow(workflow_id)
         if row is None:
-            raise errors.UnknownWorkflow(f"There is no workflow {workflow_id!r:.80}; GET /workflows shows them.")
+            raise _unknown(workflow_id)
         return answers.WorkflowAnswer.model_validate(row)
 
     @app.get("/workflows/{workflow_id}/history", responses=_refusals(404, 422))
-    def history(engine: AppEngine, workflow_id: Id) -> list[answers.EntryAnswer]:
-        """Everything that happened to one workflow, in order; the world's entries stand among the engine's."""
-        get_workflow(engine, workflow_id)
-        return [answers.EntryAnswer.model_validate(entry) for entry in engine.history(workflow_id)]
+    def history(
+        engine: AppEngine,
+        workflow_id: Id,
+        after: Annotated[int, Query(ge=0, le=2**40, description="The last `n` of the page before")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    ) -> list[answers.EntryAnswer]:
+        """A page of what happened to one workflow, in order; the world's entries stand among the engine's."""
+        page = engine.history(workflow_id, after=after, limit=limit)
+        if not page and not engine.history(workflow_id, limit=1):
+            raise _unknown(workflow_id)
+        return [answers.EntryAnswer.model_validate(entry) for entry in page]
 
     @app.post("/workflows/{workflow_id}/events/{name}", responses=_refusals(404, 409, *_WRITING))
     def deliver_event(
@@ -245,13 +328,17 @@ def _add_workflows(app: FastAPI) -> None:
 
 
 def _add_operations(app: FastAPI) -> None:
-    @app.get("/health", responses=_refusals())
-    def health(engine: AppEngine) -> answers.Health:
-        """The database was asked, and has the tables."""
-        answer = engine.database.check()
-        engine.runnable([])
-        durable = answer["fsync"] and answer["full_page_writes"] and answer["synchronous_commit"] != "off"
-        return answers.Health(postgresql=answer["version"], schema_name=engine.database.schema, durable=durable)
+    @app.get("/health", responses={503: {"model": answers.Health}, 403: _refusals()[403]})
+    def health(engine: AnyEngine, response: Response) -> answers.Health:
+        """The database was asked, and has the tables; anybody may know that, and no more."""
+        try:
+            engine.database.check()
+            engine.runnable([])
+        except errors.AgentFlowError as error:
+            log_event("not_healthy", error=str(error))
+            response.status_code = 503
+            return answers.Health(status="down")
+        return answers.Health(status="up")
 
     @app.post("/workers/{worker_id}/run-once", responses=_refusals(*_WRITING))
     def run_once(

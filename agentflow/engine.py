@@ -180,10 +180,12 @@ class Engine(Transactions):
         """What the engine's tool, if it is one's own, tells of its effects."""
         return evidence.ask(self.database, [self.tool])
 
-    def history(self, workflow_id: str) -> list[dict[str, Any]]:
+    def history(self, workflow_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """Like Transactions.history(), with the calls of which a tool of one's own tells."""
         told = self.told_effects()
-        return told.among(super().history(workflow_id), workflow_id) if told.asked else super().history(workflow_id)
+        if not told.asked:
+            return super().history(workflow_id, after=after, limit=limit)
+        return told.among(super().history(workflow_id), workflow_id)[after:][:limit]
 
     def reset_database(self) -> None:
         """Deletes every workflow of a laboratory and every effect of its world. Raises NotALaboratory for any other schema.

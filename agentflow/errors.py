@@ -6,12 +6,18 @@ says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
+_OBEYED = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+
 
 class AgentFlowError(Exception):
-    """The root of all errors that AgentFlow raises on purpose."""
+    """The root of all errors that AgentFlow raises on purpose. What they say is printable()."""
+
+    def __str__(self) -> str:
+        return printable(Exception.__str__(self))  # KeyError has one of its own, which quotes
 
 
 class UnfaithfulValue(AgentFlowError, TypeError):
@@ -36,9 +42,6 @@ class BadSetting(AgentFlowError, ValueError):
 class UnknownWorkflow(AgentFlowError, KeyError):
     """No workflow has this id."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class IdTaken(AgentFlowError):
     """The id already belongs to a workflow with another name or input."""
@@ -48,9 +51,7 @@ class AlreadyFinished(AgentFlowError):
     """Somebody else ended the workflow first; the message names the winner."""
 
     def __init__(self, workflow: str, status: str, what: str) -> None:
-        super().__init__(
-            f"Workflow {workflow!r} {what}: it is {status}. Nothing was changed; read it with get_workflow()."
-        )
+        super().__init__(f"Workflow {workflow!r} {what}: it is {status}. Nothing was changed; see get_workflow().")
         self.workflow, self.status = workflow, status
 
 
@@ -243,5 +244,5 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Returns the text with NUL and lone surrogates written as escapes, so that PostgreSQL accepts it."""
-    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+    """Returns the text with what PostgreSQL cannot keep or a terminal obeys written as escapes (JSON's); lines and tabs stay."""
+    return re.sub(_OBEYED, lambda found: f"\\u{ord(found[0]):04x}", text)

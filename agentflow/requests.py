@@ -68,6 +68,7 @@ def _opened(path: str, stdin: IO[bytes] | None) -> Iterator[IO[bytes]]:
 
 
 def _csv(lines: _Lines, column: str) -> Iterator[str]:
+    csv.field_size_limit(max(MAX_VALUE_BYTES, csv.field_size_limit()))  # Python's own is 131,072 characters
     reader = csv.reader(iter(lines), strict=True)
     header: list[str] | None = None
     while True:
@@ -75,18 +76,15 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise lines.bad(
-                f"is not CSV ({error}); a quote that is never closed swallows the lines after it"
-            ) from error
+            why = "a quote that is never closed swallows the lines after it"
+            raise lines.bad(f"is not CSV ({error}); {why}") from error
         if record is None:
             break
         if header is None:
             header = record
             if header.count(column) != 1:
-                raise lines.bad(
-                    f"has no column {column!r}, or several; it has {', '.join(header) or 'none'} "
-                    "(--column names another)"
-                )
+                named = ", ".join(map(repr, header)) or "none"
+                raise lines.bad(f"has no column {column!r}, or several; it has {named:.500} (--column names another)")
         elif record:
             if len(record) != len(header):
                 raise lines.bad(f"has {len(record)} fields, but the header has {len(header)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -15,7 +16,6 @@ import typer
 from ..agents import DEFAULT_WORKFLOW, WORKFLOWS
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..evidence import REPORT, unsettled
-from ..gate import LOOPBACK
 from ..log import log_event
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
@@ -71,22 +71,32 @@ def api(
         int | None, typer.Option(help="Default: 8000, or the next free one. 0: any.", min=0, max=65535)
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; others are for containers.")] = "127.0.0.1",
+    allowed: Annotated[
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A name it answers to as well; repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
     from ..api import engine_of_environment, serve
+    from ..gate import LOOPBACK, authorization
+    from ..server import default_home
     from . import launch
+
+    file, token = authorization(default_home())
 
     engine = engine_of_environment(schema)
     listener = launch.listen(host, port)
-    local = host in LOOPBACK
-    if not local:
-        typer.echo(f"Warning: anyone who can reach {host} can use this API; it asks for no password.", err=True)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    said = f"The API is at {address}, its documentation at {address}/docs. Ctrl-C stops it."
-    typer.echo(json.dumps({"url": address}) if as_json else said)
+    if host not in LOOPBACK:
+        typer.echo(
+            f"Warning: whoever reaches {host} and has the token can use this API; nothing encrypts it.", err=True
+        )
+    named = "127.0.0.1" if (anywhere := host in {"", "0.0.0.0", "::"}) else host
+    address = f"http://{f'[{named}]' if ':' in named else named}:{listener.getsockname()[1]}"
+    curl = f"curl -H {shlex.quote(f'@{file}')} {address}/workflows"
+    said = f"The API is at {address}. Its documentation, with your token: {address}/docs#token={token}\n{curl}\nCtrl-C stops it."
+    typer.echo(json.dumps({"url": address, "token": token, "header": str(file)}) if as_json else said)
     sys.stdout.flush()
-    serve(engine, listener, hosts=LOOPBACK if local else None)
+    serve(engine, listener, token=token, hosts={*LOOPBACK, *(allowed or ()), *([] if anywhere else [host])})
 
 
 @app.command()
@@ -109,7 +119,7 @@ def worker(
     from . import launch
 
     functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
-    handler = logging.StreamHandler(sys.stdout)
+    handler = launch.LogLines(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("agentflow").addHandler(handler)
     logging.getLogger("agentflow").setLevel(logging.INFO)

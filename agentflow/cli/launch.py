@@ -7,6 +7,7 @@ and its extension index are off.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import socket
 import subprocess
@@ -14,7 +15,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+
+import typer
 
 from ..database import Database
 from ..engine import is_embedded
@@ -30,15 +33,29 @@ JUPYTER = Path(__file__).parent.parent / "jupyter"
 
 
 def course_folder() -> Path | None:
-    """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout."""
-    here = Path.cwd()
-    candidates = [here, *here.parents, Path(__file__).resolve().parents[2]]
-    return next((folder for folder in candidates if (folder / FIRST_NOTEBOOK).is_file()), None)
+    """The folder whose `notebooks/` has the first notebook: this one, one above it, or the one of this checkout.
+
+    A notebook that somebody else put there is not opened: it would run as us.
+    """
+    here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
+    for folder in (here, *here.parents, ours):
+        if (folder / FIRST_NOTEBOOK).is_file():
+            if folder == ours or _is_own(folder):
+                return folder
+            typer.echo(f"{folder / FIRST_NOTEBOOK} belongs to somebody else, so it is not opened.", err=True)
+    return None
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether the folder, its notebooks and their folder are ours, the links on the way too."""
+    parts = (folder, folder / FIRST_NOTEBOOK.parent, *(folder / FIRST_NOTEBOOK.parent).glob("*.ipynb"))
+    owners = {facts.st_uid for part in parts for facts in (part.lstat(), part.stat())}
+    return owners == {getattr(os, "geteuid", int)()}
 
 
 def jupyterlab(port: int, browser: bool, folder: Path | None) -> list[str]:
     """The command line of JupyterLab; without a course it opens on the current folder."""
-    parts = [sys.executable, "-P", "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+    parts = [sys.executable, "-P", "-m", "agentflow.jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
     parts += ["--LabApp.extension_manager=readonly"]
     if folder:
         parts += [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_NOTEBOOK.as_posix()}"]
@@ -110,6 +127,15 @@ def own_workflows(spelled: str) -> Mapping[str, Workflow]:
         f"--workflows {spelled!r} names a value of type {type(found).__name__}. "
         "Give a workflow function, or a dict of them by name."
     )
+
+
+class LogLines(logging.StreamHandler[TextIO]):
+    """Log lines while somebody takes them: a pipe that was closed or a full disk ends the lines and not the work."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Says nothing about what was not written."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def wait_for_tables(database: Database, identity: str) -> None:

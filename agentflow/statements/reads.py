@@ -49,7 +49,7 @@ LIMIT %(p_limit)s OFFSET %(p_offset)s""",
 
 HISTORY = Statement(
     "history",
-    "One workflow's history: the engine's entries in their own order, each of the world's after those before it.",
+    "A page of one workflow's history: the engine's entries in their own order, each of the world's after those before it.",
     text="""\
 SELECT *
 FROM (
@@ -71,7 +71,8 @@ FROM (
     FROM agentflow_world.tool_attempts AS a
     WHERE a.workflow_id = %(p_workflow)s
 ) AS entries
-ORDER BY n, transaction = 'tool', at""",
+ORDER BY n, transaction = 'tool', at
+LIMIT %(p_limit)s OFFSET %(p_offset)s""",
 )  # fmt: skip
 
 FRAME = Statement(

@@ -106,10 +106,13 @@ class UnclaimedTransactions:
         params = {"p_status": status, "p_prefix": prefix, "p_limit": limit, "p_offset": offset}
         return self.database.read("list", params)
 
-    def history(self, workflow_id: str) -> list[dict[str, Any]]:
-        """Returns all entries of a workflow in order. The world's entries stand after the engine's that came before them."""
-        entries = self.database.read("history", {"p_workflow": check_name("workflow id", workflow_id)})
-        return [{**entry, "n": n} for n, entry in enumerate(entries, 1)]
+    def history(self, workflow_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """Returns the entries of a workflow in order, all of them, or at most `limit` after the number `after`.
+
+        The world's entries stand after the engine's that came before them.
+        """
+        asked = {"p_workflow": check_name("workflow id", workflow_id), "p_limit": limit, "p_offset": after}
+        return [{**entry, "n": n} for n, entry in enumerate(self.database.read("history", asked), after + 1)]
 
     def show_sql(self, name: str) -> str:
         """The real text of a transaction."""

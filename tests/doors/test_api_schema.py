@@ -26,6 +26,7 @@ CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance, negative_data_rejection, unsupported_method, allow_header_conformance,
 ]  # fmt: skip
+BEARER = {"authorization": "Bearer a-token"}
 BOUNDED = settings(
     max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -35,7 +36,7 @@ BOUNDED = settings(
 def api(shared_database: Database) -> Iterator[Engine]:
     engine = Engine(shared_database)
     engine.reset_database()
-    _applications.append(create_app(engine, hosts={"testserver"}))
+    _applications.append(create_app(engine, token="a-token", hosts={"testserver"}))
     yield engine
     engine.reset_database()
     engine.world.database.close()
@@ -47,14 +48,16 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 _applications: list[Any] = []
-schema = schemathesis.openapi.from_dict(create_app().openapi())
+config = schemathesis.Config()
+config.projects.default.generation.with_security_parameters = False  # tests/security tries what has no token
+schema = schemathesis.openapi.from_dict(create_app(token="a-token").openapi(), config=config)
 schema.app = application
 
 
 @schema.parametrize()
 @BOUNDED
 def test_every_answer_is_one_that_the_description_promises(case: schemathesis.Case) -> None:
-    case.call_and_validate(checks=CHECKS)
+    case.call_and_validate(checks=CHECKS, headers=BEARER)
 
 
 @schema.include(path_regex="workflow_id").parametrize()
@@ -63,11 +66,11 @@ def test_the_same_holds_for_a_workflow_that_exists(case: schemathesis.Case, api:
     api.create_workflow("I cannot login", workflow_id="known")
     api.run_once("worker")
     case.path_parameters["workflow_id"] = "known"
-    case.call_and_validate(checks=CHECKS)
+    case.call_and_validate(checks=CHECKS, headers=BEARER)
 
 
 def test_the_description_is_complete(api: Engine) -> None:
-    described = create_app(api).openapi()
+    described = create_app(api, token="a-token").openapi()
     paths = {(method, path) for path, methods in described["paths"].items() for method in methods}
     assert paths == {
         ("get", "/health"), ("get", "/metrics"), ("get", "/workflows"), ("post", "/workflows"),

@@ -481,12 +481,14 @@ def test_a_worker_started_before_its_database_runs_when_it_comes(tmp_path: Path)
 # -- api -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_api_says_where_it_is_and_leaves_with_0(engine: Engine, url: str) -> None:
+def test_the_api_says_where_it_is_with_a_command_that_works_and_leaves_with_0(engine: Engine, url: str) -> None:
     env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
+    engine.create_workflow("x", workflow_id="seen")
     with installed_running("api", "--port", "0", env=env) as process:
         address = re.search(r"http://127\.0\.0\.1:\d+", line_with(process, "The API is at"))
         assert address is not None
-        assert httpx.get(address.group() + "/health", timeout=60).json()["schema_name"] == engine.database.schema
+        listed = subprocess.run(line_with(process, "curl"), shell=True, capture_output=True, check=True, timeout=60)
+        assert [row["id"] for row in json.loads(listed.stdout)] == ["seen"]
         connections = psutil.Process(process.pid).net_connections()
         assert {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
         assert terminated(process) == 0
@@ -502,14 +504,17 @@ def test_a_port_that_is_taken_is_one_sentence_and_the_default_goes_to_the_next(
         assert "--port" in refused(run("api", "--port", ports[0]))
 
 
-def test_the_api_on_another_address_warns_and_answers_to_any_name(engine: Engine, url: str) -> None:
+def test_the_api_on_another_address_warns_and_answers_to_the_names_of_its_owner(engine: Engine, url: str) -> None:
     env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
-    with running("api", "--port", "0", "--json", "--host", "0.0.0.0", env=env) as process:
-        port = json.loads(line_with(process, "url"))["url"].rpartition(":")[2]
-        asked = httpx.get(f"http://127.0.0.1:{port}/health", headers={"host": "api:8000"}, timeout=60)
-        assert asked.status_code == 200
+    asked = ("api", "--port", "0", "--json", "--host", "0.0.0.0", "--allow-host", "api")
+    with running(*asked, env=env) as process:
+        address = json.loads(line_with(process, "url"))["url"]
+        found = [
+            httpx.get(f"{address}/health", headers={"host": host}).status_code for host in ("api:8000", "evil:8000")
+        ]
+        assert (found, address.startswith("http://127.0.0.1:")) == ([200, 403], True)
         send(process.pid, signal.SIGTERM)
-        assert "no password" in process.communicate(timeout=60)[1]
+        assert "Warning: whoever reaches 0.0.0.0 and has the token" in process.communicate(timeout=60)[1]
 
 
 def test_the_api_starts_before_its_database_and_says_503_meanwhile(nowhere: str) -> None:

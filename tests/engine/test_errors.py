@@ -271,7 +271,7 @@ PROVOKED: dict[str, Provocation] = {
     ),
     "unknown workflow": ("UnknownWorkflow", lambda e: e.cancel_workflow("w-0"), ["'w-0'", "list_workflows() shows"]),
     "id taken": ("IdTaken", taken, ["'w-1'", "choose another id"]),
-    "already finished": ("AlreadyFinished", finished, ["'w-1'", "completed", "read it with get_workflow()"]),
+    "already finished": ("AlreadyFinished", finished, ["'w-1'", "completed", "see get_workflow()"]),
     "event refused": (
         "EventRefused",
         refused_event,

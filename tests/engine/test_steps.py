@@ -293,7 +293,7 @@ def test_description_of_a_failure_is_text_that_postgresql_holds_whatever_the_err
         assert set(told) == {"type", "message", "traceback"}
         assert all(type(text) is str and "\0" not in text and text.encode() is not None for text in told.values())
         assert len(told["message"]) <= 4_000
-    assert printable("a\0b\ud800é") == "a\\x00b\\ud800é"
+    assert printable("a\0b\ud800é") == "a\\u0000b\\ud800é"
 
 
 # -- what is no step

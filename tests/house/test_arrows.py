@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/architecture.md"
 THE_ENGINE = "the engine"  # a package of the laboratory may know any room of the engine's table, or none
-DOORS = frozenset({"requests", "gate", "answers", "doctor", "api", "cli", "__main__"})
+DOORS = frozenset({"requests", "gate", "answers", "doctor", "api", "cli", "jupyterlab", "__main__"})
 FACES = frozenset({"agentflow", "agentflow.lab"})  # names are loaded there when asked for; no module may ask
 
 # Each of these libraries is imported in these rooms alone.
@@ -35,6 +35,8 @@ HOMES = {
     "uvicorn": {"api"},
     "starlette": {"api"},
     "typer": {"cli"},
+    "jupyterlab": {"jupyterlab"},
+    "h11": {"api"},
 }
 
 

@@ -67,7 +67,7 @@ IN_TURN = [
         "cut('agentflow.lab.crashes.atlas', 'atlas'); command('atlas')": set(),
         "cut('agentflow.lab.crashes.soak', 'soak'); command('soak', '--requests', '-')": set(),
         "cut('agentflow.api', 'serve'); command('api', '--port', '0')": {
-            *("anyio", "click", "fastapi", "opentelemetry", "starlette", "uvicorn"),
+            *("anyio", "click", "fastapi", "h11", "opentelemetry", "starlette", "uvicorn"),
         },
     },
     {

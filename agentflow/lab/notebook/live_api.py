@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 from urllib.error import HTTPError
@@ -28,6 +28,7 @@ class Api:
     """A running API, asked with two verbs. An answer of 400 or more raises AgentFlowError with the API's sentence."""
 
     url: str
+    token: str = field(repr=False)
 
     def get(self, path: str) -> Any:
         """The answer: JSON as Python values, a page as text."""
@@ -48,7 +49,8 @@ class Api:
         return [f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs]
 
     def _ask(self, verb: str, path: str, body: bytes | None) -> Any:
-        request = Request(self.url + path, body, {"Content-Type": "application/json"}, method=verb)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+        request = Request(self.url + path, body, headers, method=verb)
         try:
             with build_opener(ProxyHandler({})).open(request, timeout=WAIT_FOR_API) as answer:  # it is this computer
                 text = answer.read().decode()
@@ -66,14 +68,15 @@ def live_api(engine: Engine) -> Iterator[Api]:
     url = engine.database.address
     arguments = ["api", "--schema", engine.database.schema, "--port", "0", "--json"]
     with connected(_command, {**os.environ, "DATABASE_URL": url}, arguments, name="api") as (_, channel):
-        yield Api(_address(channel))
+        yield _api(channel)
 
 
-def _address(channel: Connection) -> str:
-    """The address that the API prints. Raises AgentFlowError if it prints none."""
+def _api(channel: Connection) -> Api:
+    """The API whose address and token are printed. Raises AgentFlowError if they are not."""
     with suppress(EOFError):
         if channel.poll(WAIT_FOR_API):
-            return str(json.loads(channel.recv())["url"])
+            told = json.loads(channel.recv())
+            return Api(told["url"], told["token"])
     raise AgentFlowError("The API did not start. Run `agentflow api` in a terminal: it says why.")
 
 

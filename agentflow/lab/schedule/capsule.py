@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engine import Engine
-from ...errors import BadCapsule, BadSchedule
+from ...errors import BadCapsule, BadSchedule, printable
 from ..history.belief import lost, with_unseen
 from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
@@ -109,7 +109,8 @@ class Capsule:
         told = []
         for workflow_id in self.workflows:
             told += [workflow_id] if len(self.workflows) > 1 else []
-            told += [f"{n:>3}. {said}" for n, said in enumerate(sentences(self.entries(workflow_id)), 1)]
+            said = (" ".join(one.splitlines()) for one in sentences(self.entries(workflow_id)))
+            told += [f"{n:>3}. {one}" for n, one in enumerate(said, 1)]
         return told
 
     def picture(self, workflow_id: str = "request-1") -> Timeline:
@@ -126,7 +127,8 @@ class Capsule:
         return [self.picture(one).save(name) for one, name in zip(self.workflows or ["request-1"], names, strict=True)]
 
     def __repr__(self) -> str:
-        return "\n".join([self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"])
+        told = [self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"]
+        return printable("\n".join(told))
 
     def said(self) -> list[str]:
         """The outcome as a sentence, and one more for each problem."""

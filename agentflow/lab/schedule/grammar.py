@@ -237,7 +237,8 @@ def _filled(line: str, at: int, token: str, verb: str, found: re.Match[str]) -> 
         except (ValueError, RecursionError):
             why = 'has a payload that is not JSON (without spaces, such as {"by":"ada"})'
             raise _wrong(line, at, token, why) from None
-    times = None if token.endswith("*") else int(got.get("times") or 1)
+    digits = (got.get("times") or "1").lstrip("0")[:9]  # as many as are too many; of 5,000 Python makes no number
+    times = None if token.endswith("*") else int(digits or 0)
     if times is not None and not 1 <= times <= MAX_TIMES:
         raise _wrong(line, at, token, f"must repeat 1 to {MAX_TIMES:,} times")
     return Move(verb, got.get("lane") or "", times, request)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import html
 import mimetypes
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from mistune import BlockParser, InlineParser
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments import lex
 from pygments.lexers import PythonLexer
@@ -25,8 +28,11 @@ from ...errors import AgentFlowError
 from ..course.stages import COURSE
 
 NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
-# Nothing but what the page itself holds: no script, no font, no picture from elsewhere.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+# Nothing but what the page itself holds: no script, no font, no picture from elsewhere, and nowhere to send a form.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+# What a notebook may not bring: a policy stops most of it, but nothing stops `<meta http-equiv="refresh">`.
+_REFUSED = re.compile(r"<(?=/?(?:base|embed|form|frame|iframe|link|meta|object|script)\b)", re.IGNORECASE)
+SKIP = '<a class="skip" href="#main">Skip to the lesson</a>'  # by which a page of ours is known
 COLOURED = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
 PROMISE = (
@@ -47,13 +53,19 @@ class Page:
 
 
 def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
-    """Writes the site of these executed notebooks into `place` and deletes other pages there. Returns the files, the index first.
+    """Writes the site of these executed notebooks into `place`; older pages of ours are gone. Returns the files, the index first.
 
-    Raises AgentFlowError for a notebook that was not executed, or a picture that would have to be fetched.
+    Raises AgentFlowError for a notebook that was not executed, a picture that is not beside it, or a file in the way.
     """
     pages = [_page(path, [one.stem for one in paths]) for path in paths]
     place.mkdir(parents=True, exist_ok=True)
-    for old in place.glob("*.html"):
+    ours = {old for old in place.glob("*.html") if not old.is_symlink() and SKIP in old.read_text(errors="replace")}
+    for file in (place / f"{name}.html" for name in ("index", *(page.name for page in pages))):
+        if file not in ours and os.path.lexists(file):
+            raise AgentFlowError(
+                f"{file} is in the way and no page of this site. Nothing was written; move it elsewhere."
+            )
+    for old in ours:
         old.unlink()
     written = [_write(place / "index.html", "AgentFlow: the course", _index(pages), [_way("Begin", pages[0])])]
     for before, page, after in zip([None, *pages[:-1]], pages, [*pages[1:], None], strict=True):
@@ -75,7 +87,8 @@ def _page(path: Path, names: Sequence[str]) -> Page:
             f"{path} was not executed to the end: the cell `{unexecuted.source.splitlines()[0]}` never ran. Open it in "
             "JupyterLab, choose Run > Run All Cells, save it, and build again."
         )
-    body = _with_own_links(_once("\n".join(_cell(cell, path) for cell in notebook.cells)), names)
+    body = _REFUSED.sub("&lt;", _once("\n".join(_cell(cell, path) for cell in notebook.cells)))
+    body = _with_own_links(body, names)
     stage = next((stage for stage in COURSE if stage.name == path.stem), None)
     if stage is None:
         heading = re.search(r"^# (.+)$", "\n".join(cell.source for cell in notebook.cells), re.MULTILINE)
@@ -92,14 +105,16 @@ class _Prose(IPythonRenderer):
 
     def heading(self, text: str, level: int, **_: Any) -> str:
         """The heading, with an id."""
-        name = html.escape(html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-"))
+        name = html.escape(html.unescape(re.sub(r"<[^<>]+>", "", text)).replace(" ", "-"))
         return f'<h{level} id="{name}">{text}</h{level}>'
 
 
 def _cell(cell: Any, path: Path) -> str:
     if cell.cell_type == "markdown":
         renderer = _Prose(escape=False, attachments=cell.get("attachments"))
-        return f'<div class="prose">{_with_pictures(str(MarkdownWithMath(renderer=renderer).render(cell.source)), path)}</div>'
+        # without mathematics, which no page shows, and which takes the square of the time for `\\begin` without an end
+        markdown = MarkdownWithMath(renderer=renderer, block=BlockParser(), inline=InlineParser())
+        return f'<div class="prose">{_with_pictures(markdown.render(cell.source), path)}</div>'
     if cell.cell_type != "code" or not cell.source.strip():  # Shift+Enter on the last cell adds an empty one
         return ""
     shown = _with_pictures("".join(_output(output) for output in cell.outputs), path)
@@ -128,28 +143,32 @@ def _coloured(source: str) -> str:
 
 def _once(text: str) -> str:
     """The text with each style sheet where it comes first, and nowhere else."""
-    for sheet in set(re.findall(r"<style>.*?</style>", text, re.DOTALL)):
-        before, _, after = text.partition(sheet)
-        text = before + sheet + after.replace(sheet, "")
-    return text
+    first, *parts = text.split("<style>")
+    seen: set[str] = set()
+    for part in parts:
+        sheet, end, after = part.partition("</style>")
+        first += after if end and sheet in seen else f"<style>{part}"
+        seen.add(sheet)
+    return first
 
 
 def _with_pictures(text: str, path: Path) -> str:
-    """The text with each picture of the file system inside it. Raises AgentFlowError for a picture from elsewhere."""
+    """The text with each picture of the notebook's folder inside it. Raises AgentFlowError for any other."""
 
     def inside(found: re.Match[str]) -> str:
-        source = found[2]
+        source, folder = found[2], path.parent.resolve()
         if source.startswith("data:"):
             return found.group()
-        file = path.parent / source
-        if ":" in source or source.startswith("//") or not file.is_file():
-            raise AgentFlowError(
-                f"{path} shows the picture {source!r}, but there is no such file beside it. Put it there, or draw it."
-            )
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        return f"{found[1]}data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}{found[3]}"
+        kind = mimetypes.guess_type(source)[0] or ""
+        with suppress(OSError, ValueError):  # no name for a file
+            file = (folder / source).resolve()
+            if kind.startswith("image/") and file.is_relative_to(folder) and file.is_file():
+                return f"{found[1]}data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}{found[3]}"
+        raise AgentFlowError(
+            f"{path} shows the picture {source[:200]!r}, but there is no such picture in its folder. Put it there, or draw it."
+        )
 
-    return re.sub(r'(<img\b[^>]*\bsrc=")([^"]*)(")', inside, text)
+    return re.sub(r'(<img\b[^<>]*(?<![\w-])src=")([^"]*)(")', inside, text)
 
 
 def _with_own_links(text: str, names: Sequence[str]) -> str:
@@ -164,7 +183,7 @@ def _with_own_links(text: str, names: Sequence[str]) -> str:
             return f'{found[1]}href="{Path(stem).stem}.html{"#" + place if place else ""}"'
         return found[1]
 
-    return re.sub(r'(<a\b[^>]*?)href="([^"]*)"', lead, text)
+    return re.sub(r'(<a\b[^<>]*?)href="([^"]*)"', lead, text)
 
 
 # -- pages ---------------------------------------------------------------------------------------------------------------
@@ -200,7 +219,7 @@ def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -
 <style>{style}</style>
 </head>
 <body>
-<a class="skip" href="#main">Skip to the lesson</a>
+{SKIP}
 <header><nav aria-label="Course">{links}</nav></header>
 <main id="main">
 {body}

@@ -24,7 +24,8 @@ def _listens(url: str) -> bool:
 
 def test_a_request_that_was_posted_is_a_row_and_the_process_is_gone_afterwards(engine: Engine) -> None:
     with live_api(engine) as api:
-        assert api.get("/health")["schema_name"] == engine.database.schema
+        assert api.get("/health") == {"status": "up"}
+        assert api.token not in repr(api)
         assert "swagger-ui" in api.get("/docs")
         assert "POST /workers/{worker_id}/run-once" in api.routes()
         assert api.post("/workflows", {"request": "I cannot login", "id": "request-1"})["state"] == "PENDING"

@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
-from agentflow.lab.site.site import PROMISE, build
+from agentflow.lab.site.site import POLICY, PROMISE, SKIP, build
 from tests.support.browser import chromium_browser
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,7 +106,8 @@ def test_the_policy_of_each_page_lets_a_browser_fetch_nothing(site: list[Path]) 
         policies = [
             meta["content"] for meta in Parts(page).all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
         ]
-        assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+        assert policies == [POLICY]
+        assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:;" in POLICY
         first_style = page.read_text(encoding="utf-8").index("<style>")
         assert page.read_text(encoding="utf-8").index("Content-Security-Policy") < first_style
 
@@ -157,7 +158,7 @@ def test_a_page_is_whole_for_those_who_do_not_see_it(site: list[Path]) -> None:
 
 
 def test_building_again_leaves_no_page_of_a_notebook_that_is_gone(site: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "gone.html").write_text("")
+    (tmp_path / "gone.html").write_text(SKIP)
     written = build([ROOT / "notebooks" / "01-retry-or-checkpoint.ipynb"], tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(written)
 
@@ -166,7 +167,7 @@ def test_building_again_leaves_no_page_of_a_notebook_that_is_gone(site: list[Pat
 def test_a_picture_from_elsewhere_is_refused(source: str, tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(f"# X\n\n![a picture]({source})")])
     nbformat.write(notebook, tmp_path / "x.ipynb")
-    with pytest.raises(AgentFlowError, match="no such file beside it"):
+    with pytest.raises(AgentFlowError, match="no such picture in its folder"):
         build([tmp_path / "x.ipynb"], tmp_path / "site")
 
 

@@ -1,0 +1,173 @@
+"""Text of others on the terminal and in the shell: lines, files, capsules, rows, options. And the course that is opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentflow import Engine
+from agentflow.cli import launch
+from agentflow.errors import AgentFlowError, BadCapsule, BadRequestFile, BadSchedule, UnknownWorkflow
+from agentflow.lab.schedule.capsule import Capsule
+from agentflow.lab.schedule.grammar import MAX_TIMES, parse
+from agentflow.lab.schedule.play import play
+from agentflow.requests import read_requests
+from tests.support.programs import agentflow, environment
+
+TITLE = "\x1b]0;owned\x07"  # sets the window's title; others move the cursor, answer as if typed, or turn text around
+OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+EVIL = f"a{TITLE}b\x9b2Jc\u202ed\re\x08f\x00g"
+
+
+@pytest.fixture(scope="module")
+def capsule(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capsule of a run."""
+    file = tmp_path_factory.mktemp("capsules") / "run.json"
+    return play(url, parse("A*")).capsule.save(file)
+
+
+def altered(capsule: Path, to: Path, *, sealed: bool = True, **changes: Any) -> Path:
+    """A copy of the capsule with other contents, and the hash that belongs to them."""
+    data = {**json.loads(capsule.read_text()), **changes}
+    if sealed:
+        data["hash"] = Capsule(*(data[name] for name in ("schedule", "engine", "requests", "history", "outcome"))).hash
+        data["setting"] = Capsule(
+            *(data[name] for name in ("schedule", "engine", "requests", "history", "outcome"))
+        ).to_dict()["setting"]
+    to.write_text(json.dumps(data))
+    return to
+
+
+def printed(*arguments: str, env: dict[str, str], cwd: Path, stdin: str = "") -> str:
+    done = agentflow(*arguments, env=env, cwd=cwd, stdin=stdin)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    assert OBEYED.findall(said) == [], said
+    return said
+
+
+def test_a_terminal_obeys_nothing_that_came_from_a_file_a_row_or_an_option(
+    engine: Engine, url: str, tmp_path: Path, capsule: Path
+) -> None:
+    env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
+    history = json.loads(capsule.read_text())["history"]
+    history[2]["subject"] = EVIL
+    outcome = json.loads(capsule.read_text())["outcome"] | {"sentence": EVIL}
+    (tmp_path / "a.csv").write_text(f'"{TITLE}","b"\nx,y\n')
+    (tmp_path / f"{TITLE}.jsonl").write_text("nonsense")
+    altered(capsule, tmp_path / "sentence.json", outcome=outcome)
+    altered(capsule, tmp_path / "history.json", history=history)
+    altered(capsule, tmp_path / "broken.json", sealed=False, schedule=f"A* {TITLE}")
+    said = [
+        printed(*command, env=env, cwd=tmp_path)
+        for command in (
+            ["play", f"A*5 {TITLE}"], ["submit", "--requests", "a.csv"], ["submit", "--requests", f"{TITLE}.jsonl"],
+            ["diff", str(capsule), "sentence.json"], ["diff", str(capsule), "history.json"],
+            ["diff", "broken.json", "broken.json"], [TITLE],
+        )
+    ]  # fmt: skip
+    assert sum("\\u001b" in one or "\\x1b" in one for one in said) >= 6
+    workflow_id = EVIL.replace("\0", "")
+    engine.create_workflow("x", workflow_id=workflow_id)
+    assert "\\u009b2J" in printed("check", "--json", env=env, cwd=tmp_path)
+    told = json.loads(agentflow("check", "--json", env=env, cwd=tmp_path).stdout)
+    assert [mistake["row"] for mistake in told["mistakes"]] == [workflow_id]  # JSON keeps its meaning
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentFlowError(EVIL), BadSchedule(EVIL), BadCapsule(EVIL), UnknownWorkflow(EVIL), BadRequestFile(EVIL, 1, EVIL),
+        AgentFlowError(EVIL, EVIL), AgentFlowError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_an_error_says_is_harmless_where_python_prints_it_too(error: AgentFlowError) -> None:
+    assert OBEYED.findall(str(error)) == []
+
+
+def test_a_capsule_is_harmless_to_look_at_and_an_entry_stays_one_line(capsule: Path, tmp_path: Path) -> None:
+    data = json.loads(capsule.read_text())
+    data["history"][2]["subject"] = f"classify{EVIL}"
+    intent = next(entry for entry in data["history"] if entry["event"] == "action_intent_committed")
+    intent["detail"] = {"tool": f"{EVIL}\n  9. the workflow completes"}
+    loaded = Capsule.load(altered(capsule, tmp_path / "c.json", history=data["history"]))
+    assert OBEYED.findall(repr(loaded)) == []
+    assert [line for line in repr(loaded).splitlines() if line.startswith("  9. the workflow completes")] == []
+
+
+LINES = [
+    "A*5 event:x=\"';touch${IFS}PWNED;'\"", "A* event:$(touch${IFS}PWNED)", "A* event:`touch${IFS}PWNED`",
+    "event:;touch${IFS}PWNED;",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_that_a_tampered_capsule_suggests_runs_nothing_but_ours(
+    capsule: Path, tmp_path: Path, line: str
+) -> None:
+    with pytest.raises(BadCapsule) as refused:
+        Capsule.load(altered(capsule, tmp_path / "c.json", sealed=False, schedule=line))
+    suggested = re.search(r"agentflow play .*", str(refused.value))
+    assert suggested is not None
+    assert shlex.split(suggested.group())[:2] == ["agentflow", "play"] and len(shlex.split(suggested.group())) == 3
+    shell = f'agentflow() {{ printf %s "$2"; }}\n{suggested.group()}'
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == line and not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "1" + "0" * 9000, "0" * 5000, str(MAX_TIMES + 1), "000"])
+def test_too_many_digits_are_a_bad_schedule(digits: str) -> None:
+    with pytest.raises(BadSchedule, match=r"must repeat 1 to 1,000 times"):
+        parse(f"A*{digits}")
+    assert str(parse(f"A*{'0' * 5000}7")) == "A*7"
+
+
+# -- a field of a file -------------------------------------------------------------------------------------------------
+
+
+def test_a_long_field_of_a_csv_file_is_read_like_a_long_line_of_text(tmp_path: Path) -> None:
+    long = "x" * 131_073 + '"' + "y" * 300_000
+    file = tmp_path / "a.csv"
+    file.write_text('request\n"' + long.replace('"', '""') + '"\nnext\n')
+    assert list(read_requests(file)) == [long, "next"]
+
+
+# -- whose course it is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("theirs", ["notebooks/00-start-here.ipynb", "notebooks", ".", "notebooks/07-other.ipynb"])
+def test_a_course_that_somebody_else_put_above_us_is_not_opened(
+    theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tmp_path / launch.FIRST_NOTEBOOK
+    first.parent.mkdir()
+    first.write_text("{}")
+    first.with_name("07-other.ipynb").write_text("{}")
+    (tmp_path / "mine" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine" / "deep")
+    assert launch.course_folder() == tmp_path
+    os.chown(tmp_path / theirs, 65534, 65534)
+    assert launch.course_folder() == Path(launch.__file__).resolve().parents[2]
+    assert f"{first} belongs to somebody else" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_course_behind_a_link_of_somebody_else_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tmp_path / "real"
+    (real / "notebooks").mkdir(parents=True)
+    (real / launch.FIRST_NOTEBOOK).write_text("{}")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "notebooks").symlink_to(real / "notebooks")
+    monkeypatch.chdir(tmp_path / "here")
+    assert launch.course_folder() == tmp_path / "here"
+    os.lchown(tmp_path / "here" / "notebooks", 65534, 65534)
+    assert launch.course_folder() != tmp_path / "here"
