@@ -193,9 +193,7 @@ class Server:
         made = (self.data / "PG_VERSION").read_text(errors="replace").strip()
         _, installed = Account().run([find_binaries() / "postgres", "--version"], cwd=self.home)
         here = re.sub(r"^\D*(\d+).*", r"\1", installed, flags=re.DOTALL)
-        otherwise = (
-            "Nothing was changed; for a new laboratory set AGENTFLOW_HOME to a new folder, and this one stays as it is"
-        )
+        otherwise = "Nothing was changed; set AGENTFLOW_HOME to a new folder, and this one stays as it is"
         if made != here:
             return (
                 f"The data in {self.data} were made by PostgreSQL {made or 'of no version'}, and PostgreSQL {here} cannot read "
@@ -203,9 +201,8 @@ class Server:
             )
         code, said = Account().run([find_binaries() / "pg_controldata", "data"], cwd=self.home)
         if code != 0 or "warning" in said.lower():
-            return (
-                f"The data in {self.data} are damaged ({said.partition(chr(10))[0]}). {otherwise}; or restore a backup."
-            )
+            first = said.partition("\n")[0]
+            return f"The data in {self.data} are damaged ({first}). {otherwise}; or restore a backup."
         return None
 
     def start(self) -> Server:
@@ -264,12 +261,11 @@ class Server:
         """Whether any process of the server is left, answering or not."""
         if sys.platform == "win32":
             return Account().run([find_binaries() / "pg_ctl", "status", "-D", "data"], cwd=self.home)[0] == 0
-        else:
-            try:
-                with place.locked(self.home / "lifeline", 0):
-                    return False
-            except BlockingIOError:
-                return True
+        try:
+            with place.locked(self.home / "lifeline", 0):
+                return False
+        except BlockingIOError:
+            return True
 
     def _wait(self, reached: Callable[[], bool], trouble: str) -> None:
         deadline = time.monotonic() + SERVER_PATIENCE

@@ -16,6 +16,7 @@ from agentflow import Engine
 from agentflow.api import create_app
 from agentflow.errors import AgentFlowError
 from agentflow.gate import authorization
+from agentflow.home import MARK, make
 from agentflow.lab.notebook.live_api import live_api
 from tests.conftest import rows
 from tests.support.chromium import ARGUMENTS, find_chromium
@@ -149,7 +150,7 @@ def test_the_token_is_made_once_for_us_alone(tmp_path: Path) -> None:
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
     assert authorization(tmp_path / "home") == (file, token) and len(token) == 43
     assert authorization(tmp_path / "other")[1] != token
-    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    assert {one.name for one in file.parent.iterdir()} == {file.name, MARK}
 
 
 def test_a_token_that_others_can_read_choose_or_redirect_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_token_that_others_can_read_choose_or_redirect_is_refused_and_left_alo
     theirs.write_text(f"Authorization: Bearer {'x' * 43}\n")
     theirs.chmod(0o600)
     file = tmp_path / "home" / "api-authorization"
-    file.parent.mkdir(0o700)
+    make(file.parent)
     file.symlink_to(theirs)
     refuses(file)
     assert file.is_symlink() and "x" * 43 in theirs.read_text()
