@@ -35,7 +35,8 @@ _CLAIMED = {"workflow": ":c_id", "worker": ":worker", "token": ":c_fence_token",
 _KEY = "(:c_id::text || :suffix)"  # pgbench takes a colon for a variable even inside quotes
 _SCRIPT: list[tuple[str, dict[str, str]]] = [
     ("create", {"ids": "('{' || :number::text || '}')", "names": ":name", "inputs": ":input"}),
-    ("claim", {"names": ":names", "worker": ":worker", "lease": ":lease", "crash_budget": ":budget"}),
+    ("claim", {"names": ":names", "worker": ":worker", "lease": ":lease", "crash_budget": ":budget",
+               "ids": "'{}'", "only": "false"}),
     ("checkpoint", {"subject": ":classify", "state": ":classified", "value": ":category", "checkpoints": ":zero"}),
     ("checkpoint", {"subject": ":plan", "state": ":planned", "value": ":steps", "checkpoints": ":one"}),
     ("intent", {"subject": ":action", "state": ":pending", "key": _KEY, "action": ":action", "arguments": ":arguments",

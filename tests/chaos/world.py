@@ -21,6 +21,7 @@ import psycopg
 
 from agentflow import Database, migrate
 from agentflow.errors import ServerError
+from agentflow.home import make
 from agentflow.server import ADMIN, DATABASE, Account, Server
 from tests.chaos import shim, workflows
 from tests.chaos.crew import Berth, Crew
@@ -74,6 +75,7 @@ class World:
         setting = self.plan.setting
         with ExitStack() as stack:
             self.home = Path(tempfile.mkdtemp(prefix="agentflow-chaos-"))
+            make(self.home)
             self._keeper = started([str(self.home)], module="tests.chaos.keeper", asks=True)
             stack.callback(self._end)
             self.folder = self.home / "work"
