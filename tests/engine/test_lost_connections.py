@@ -343,7 +343,7 @@ def test_a_server_without_a_connection_left_is_not_said_to_be_down(
     server: Server, nine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[Database] = []
-    for url, said in ((nine, "slots are reserved for roles"), (server.url(), "sorry, too many clients")):
+    for url, said in ((nine, "slots are reserved for roles"), (server.url(user=ADMIN), "sorry, too many clients")):
         with pytest.raises(
             DatabaseAway, match=rf"has no free connection .*{said}.*; shut down unused notebooks"
         ) as caught:

@@ -107,7 +107,8 @@ def test_a_teacher_reads_the_answers_and_nothing_else(
 ) -> None:
     dora = hub("dora")
     monkeypatch.setenv("DATABASE_URL", dora)
-    monkeypatch.delenv("AGENTFLOW_SCHEMA", raising=False)
+    for name in ("AGENTFLOW_SCHEMA", "AGENTFLOW_COURSE"):
+        monkeypatch.delenv(name, raising=False)
     record = open_record()
     record.engine.create_workflow("an answer", name=next(iter(record.engine.workflows)))
     record.engine.close()

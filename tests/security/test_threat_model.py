@@ -15,8 +15,8 @@ def test_each_promise_names_attacks_that_are_there_and_each_file_of_attacks_is_n
         if line.startswith("| ") and line.count(" | ") == 3 and not line.startswith("| promise")
     ]
     assert len(promises) > 30
-    files = {file.name: file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py")}
-    files["tests/house/test_compose.py"] = (ROOT / "tests/house/test_compose.py").read_text(encoding="utf-8")
+    attacks = [*Path(__file__).parent.glob("test_*.py"), ROOT / "tests" / "house" / "test_compose.py"]
+    files = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in attacks}
     named: set[str] = set()
     for promise in promises:
         tests = re.findall(r"`((?:[\w/]+/)?test_\w+(?:\.py)?)`", promise[2])
@@ -25,4 +25,4 @@ def test_each_promise_names_attacks_that_are_there_and_each_file_of_attacks_is_n
             homes = {name for name, text in files.items() if test == name or f"def {test}(" in text}
             assert homes, f"{test} is not there"
             named |= homes
-    assert named | {Path(__file__).name} == set(files)
+    assert named | {Path(__file__).relative_to(ROOT).as_posix()} == set(files)

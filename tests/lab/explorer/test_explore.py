@@ -513,7 +513,7 @@ _TYPE_ERROR = (
     ("name", "function", "said"),
     [
         ("refund", readme_refund(), _TYPE_ERROR),
-        ("mine", raises_with_escapes, "request-1 fails: ValueError: no such\\n\\x1b[31maccount xxx"),
+        ("mine", raises_with_escapes, "request-1 fails: ValueError: no such\\n\\u001b[31maccount xxx"),
         ("mine", raises_after_its_payment, "request-1 fails: KeyError: 'paid', at `raise KeyError(\"paid\")`. Nothing was"),
         ("mine", steps_fail, "step 'divide' failed for good: ZeroDivisionError: division by zero, at `return run.step("),
         ("support_agent", waits, "request-1 waits for 'never' for ever. Nothing was explored"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from agentflow import CrashInjected, Database, Engine, ToolCall, migrate
+from agentflow.database import _SETTINGS
 from agentflow.evidence import ask
 from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.schedule.grammar import parse
@@ -67,13 +68,15 @@ class Clock:
 
 
 @pytest.fixture
-def clock(schema: Callable[..., Database]) -> Iterator[Clock]:
-    plain = schema()
-    migrate(plain, laboratory=True)
-    url = plain.url.update_query_dict({"options": f"-csearch_path={plain.schema},pg_catalog"})
-    database = Database(url.render_as_string(hide_password=False), plain.schema, patience=10)
-    yield Clock(database)
-    database.close()
+def clock(schema: Callable[..., Database], monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Its functions come before PostgreSQL's own; a real session never looks there."""
+    migrate(database := schema(patience=10), laboratory=True)
+    first, *rest = _SETTINGS
+    path = 'search_path = "$user", public'
+    assert path in first
+    settings = [first.replace(path, f'search_path = "{database.schema}", pg_catalog'), *rest]
+    monkeypatch.setattr("agentflow.database._SETTINGS", settings)
+    return Clock(database.twin())
 
 
 @pytest.mark.parametrize("line", LINES)
