@@ -33,6 +33,16 @@ def of_server(home: Path) -> list[psutil.Process]:
     return []
 
 
+def below(home: Path) -> list[psutil.Process]:
+    """The processes that stand in this folder or below it."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(f"{home}/"):
+                found.append(process)
+    return found
+
+
 def send(processes: list[psutil.Process], number: int) -> None:
     """Each of them that still lives gets the signal."""
     for process in processes:
@@ -51,9 +61,12 @@ def end(home: Path, births: list[str]) -> None:
         with suppress(ServerError):
             Server(home).crash()
             break
-    for _ in range(100):  # a process that is being killed may still make a file
+    for _ in range(
+        100
+    ):  # a process that was just being started is known by its folder; one that dies may still make a file
+        send(left := below(home), signal.SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
-        if not home.exists():
+        if not left and not home.exists():
             return
         time.sleep(0.1)
 

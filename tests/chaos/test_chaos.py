@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.chaos.faults import FAULTS
+from tests.chaos.keeper import below
 from tests.chaos.plan import make_plan
 from tests.chaos.run import Outcome, run, setting
 from tests.support.helpers import eventually
@@ -82,18 +83,6 @@ def test_the_judge_imports_nothing_of_agentflow() -> None:
     ours = {name for name in names if name.startswith("tests")}
     assert ours == {"tests.chaos.machine", "tests.chaos.stories"}
     assert {name.partition(".")[0] for name in names - ours} - sys.stdlib_module_names == {"psycopg"}
-
-
-def below(home: Path) -> list[psutil.Process]:
-    """The processes that stand in this folder or below it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(home)):
-                found.append(process)
-        except psutil.Error:
-            pass
-    return found
 
 
 @pytest.mark.long
