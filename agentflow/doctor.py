@@ -17,6 +17,7 @@ from .engine import is_embedded
 from .errors import AgentFlowError, SchemaMissing, ServerError
 from .evidence import unsettled
 from .migrations import LOST, is_laboratory, standing
+from .statements import command
 from .stuck import look_for_stuck
 
 PATIENCE = 2.0  # seconds, for a server that is just starting
@@ -162,13 +163,15 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         "damaged": "has lost some of its tables",
         "newer": "was migrated by a newer AgentFlow",
     }[how]
-    mend = {"newer": "Install that version, or choose another --schema."}.get(how, "Run `agentflow migrate`.")
+    mend = {"newer": "Install that version, or choose another --schema."}.get(
+        how, f"Run {command('migrate', database.schema)}."
+    )
     if how == "damaged" and not is_laboratory(database):
         mend = LOST
     yield Diagnosis("schema", how == "current", f"Schema {database.schema!r} {says}.", mend)
     if how == "current":
         marked = is_laboratory(database)
-        says = "a laboratory: `agentflow reset` may" if marked else "not a laboratory: `agentflow reset` will not"
+        says = f"{'' if marked else 'not '}a laboratory: {command('reset', database.schema)} {'may' if marked else 'will not'}"
         yield Diagnosis("laboratory", True, f"The schema is {says} empty it.")
         for one in unsettled(database):
             yield Diagnosis("workflows", False, one["says"], one["mend"])

@@ -17,6 +17,7 @@ from .errors import (
     StatementRefused,
     TooLarge,
 )  # fmt: skip
+from .statements import command
 
 MAKE_ROOM = "shut down unused notebooks, or ask for a higher max_connections, and try again."
 
@@ -127,7 +128,7 @@ def translate(
     if isinstance(error, _NOT_MIGRATED):
         return SchemaMissing(
             f"{name}: schema {schema!r} at {where} is not migrated, or may not be used ({said}). Run "
-            "`agentflow migrate`."
+            f"{command('migrate', schema)}."
         )
     return _refused(error, name)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .model import Tool
-from .statements import Statement
+from .statements import Statement, command
 from .tools import own_name
 from .values import idempotency_key, to_json
 
@@ -41,13 +41,13 @@ _UNSETTLED = Statement(
     "unsettled",
     "Why ready workflows were last let go: by a call whose outcome nobody knows (of this action), or by trouble not their own.",
     text="""SELECT CASE WHEN w.error -> 'troubles' IS NULL THEN action END AS action, w.error ->> 'type' AS type,
-       min(w.error ->> 'message') AS message, count(*) AS workflows, min(id) AS example,
+       (array_agg(w.error ->> 'message' ORDER BY id))[1] AS message, count(*) AS workflows, min(id) AS example,
        sum(CASE WHEN w.error -> 'troubles' IS NULL THEN attempts ELSE (w.error ->> 'troubles')::int END)::bigint AS tries
 FROM agentflow.workflows AS w
 LEFT JOIN agentflow.action_intents AS i ON i.workflow_id = id AND i.status = 'PENDING'
 WHERE w.status = 'ready'
   AND (w.error -> 'troubles' IS NOT NULL OR attempts > 0 AND action IS NOT NULL)
-GROUP BY 1, 2
+GROUP BY 1, 2, replace(w.error ->> 'message', id, '')
 ORDER BY tries DESC, 1, 2""",
 )  # fmt: skip
 
@@ -174,7 +174,7 @@ def reliability_metrics(database: Database, tools: Iterable[Tool] = ()) -> dict[
     told = ask(database, tools)
     effects, row = dict(database.read("metrics", told.params)[0]), dict(database.read("condition", {})[0])
     backwards, blind = row.pop("recoveries_not_observed"), effects.pop("tools")
-    problems = [*_problems(effects, blind, backwards), *told.problems]
+    problems = [*_problems(database.schema, effects, blind, backwards), *told.problems]
     said = promise(effects["duplicate_business_effects"], effects["missing_business_effects"])
     if blind:
         said = "not observed: what a tool of one's own did" if said == SEMANTICS else said
@@ -187,8 +187,8 @@ def reliability_metrics(database: Database, tools: Iterable[Tool] = ()) -> dict[
     return {**first, **row, "semantics": said, "problems": problems}
 
 
-def _problems(row: Mapping[str, Any], blind: str | None, backwards: int) -> Iterator[str]:
-    named = "`agentflow check` names them"
+def _problems(schema: str, row: Mapping[str, Any], blind: str | None, backwards: int) -> Iterator[str]:
+    named = f"{command('check', schema)} names them"
     if doubled := row["duplicate_business_effects"]:
         yield f"business effects doubled: {doubled}; a planned action left more than one; {named}"
     if missing := row["missing_business_effects"]:

@@ -13,7 +13,7 @@ from typing import Any
 from .database import Database
 from .errors import BadName, NotALaboratory, SchemaMissing, StatementRefused
 from .migrations import MARK, tables_of
-from .statements import ALL_STATEMENTS, WORLD_SUFFIX, Statement, quoted
+from .statements import ALL_STATEMENTS, WORLD_SUFFIX, Statement, command, quoted
 
 ROLES = ("owner", "worker", "reader")
 _SEEN = Statement(
@@ -39,7 +39,7 @@ def grant(database: Database, prefix: str) -> list[str]:
     if database.read("purpose", {})[0]["purpose"] is None:
         raise NotALaboratory(
             f"Schema {database.schema!r} at {database.where} has no tables that AgentFlow made. Nothing was changed; run "
-            "`agentflow migrate` first, or choose another --schema."
+            f"{command('migrate', database.schema)} first, or choose another --schema."
         )
     names = [f"{prefix}_{one}" for one in ROLES]
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,55}", prefix) or prefix.startswith("pg_"):

@@ -134,7 +134,8 @@ def give_back(engine: Transactions, claim: Claim, trouble: BaseException | None)
                 engine.release_lease(claim, error, delay)
                 released = True
             break
-    if error:
+    if trouble and error:
+        vars(trouble)["let_go"] = released  # which its worker asks
         told = {"error": f"{error['type']}: {error['message']}", "next_try_seconds": delay if released else None}
         who = {"workflow_id": claim.workflow_id, "worker_id": claim.worker_id, "fence_token": claim.fence_token}
         log_event("run_let_go", **who, **told)

@@ -10,6 +10,7 @@ from typing import Any
 from .aside import LOOKED_AT, OF_NO_ROW, refused_claims
 from .database import Database
 from .model import Boundary
+from .statements import command
 
 NAMED = 100
 
@@ -65,14 +66,16 @@ def _refused(database: Database) -> Iterator[Stuck]:
     }
     for workflow, why in refused_claims(database, claim):
         says = f"cannot be claimed ({why.partition(' Nothing was')[0].rstrip('.')})"
-        yield Stuck(workflow, says, "correct its row, or the rule that refuses it, or cancel it")
+        yield Stuck(
+            workflow, says, "correct its row, or the rule that refuses it, or cancel it (engine.cancel_workflow)"
+        )
 
 
 def _stranded(database: Database) -> Iterator[Stuck]:
     for row in database.read("stranded", {}):
         what = f"is held by {row['lease_owner']}" if row["lease_owner"] else "is not due"
         says = f"{what} until {row['until']}, by a clock that was ahead and was set back"
-        yield Stuck(row["id"], says, "`agentflow free` frees it")
+        yield Stuck(row["id"], says, f"{command('free', database.schema)} frees it")
 
 
 def free(database: Database) -> list[str]:

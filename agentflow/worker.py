@@ -20,6 +20,7 @@ from .run import DurableRunner, Workflow, interrupted
 from .transactions import Transactions
 from .values import check_settings
 
+_AWAY = errors.DatabaseAway, errors.SchemaMissing
 RunOutcome = Literal["completed", "failed", "waiting", "postponed", "released", "lost"]
 
 
@@ -37,8 +38,9 @@ def carry(
     Raises LostLease, CrashInjected, and whatever kept the record from being read or written: that is no failure of the
     workflow, which is given back then, if that can still be said, and is due later.
     """
+    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
     try:
-        return _carry(engine, claim, function, tool, stopping, loaded)
+        return _carry(engine, claim, function, journal, loaded)
     except (errors.LostLease, errors.CrashInjected):
         raise
     except BaseException as trouble:
@@ -46,10 +48,7 @@ def carry(
         raise
 
 
-def _carry(
-    engine: Transactions, claim: Claim, function: Workflow, tool: Tool, stopping: Callable[[], bool], loaded: bool
-) -> RunOutcome:
-    journal = (engine.journal or ClaimedJournal)(engine, claim, tool, stopping)
+def _carry(engine: Transactions, claim: Claim, function: Workflow, journal: ClaimedJournal, loaded: bool) -> RunOutcome:
     fails_by: Any = (errors.DeterminismError, errors.UnfaithfulValue)  # what no replay could repeat
     try:
         journal.states = getattr(function, "states", {})
@@ -94,8 +93,7 @@ class Worker:
                 raise errors.StepMisuse(
                     f"Workflow {name!r} is async or a generator; pass a plain function of a run and its input."
                 )
-        given = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-        check_settings(poll_seconds=poll_seconds, **given)
+        check_settings(poll_seconds=poll_seconds, **({} if lease_seconds is None else {"lease_seconds": lease_seconds}))
         self.engine, self.workflows, self.tool, self.identity = engine, workflows, tool, identity
         self.lease_seconds, self.poll_seconds = lease_seconds, poll_seconds
         self.renewals = renewals or Renewals(engine)
@@ -116,8 +114,8 @@ class Worker:
             with self.renewals.hold(claim):
                 return carry(self.engine, claim, self.workflows[claim.name], self.tool, self._stopping)
         except errors.LostLease as lost:
-            told = {"reason": lost.reason, "guards": lost.guards or None}
-            log_event("lease_lost", workflow_id=claim.workflow_id, worker_id=self.identity, **told)
+            who = {"workflow_id": claim.workflow_id, "worker_id": self.identity}
+            log_event("lease_lost", **who, reason=lost.reason, guards=lost.guards or None)
             return "lost"
 
     def run_until_idle(self) -> int:
@@ -143,12 +141,13 @@ class Worker:
                         self._bell.wait(self.poll_seconds)
                     pause = 0.0
                 except Exception as trouble:
+                    if getattr(trouble, "let_go", False):
+                        continue  # that was told, and the others have nothing to do with it
                     self._bell.lose()
                     pause = min(5.0, pause * 2 or 0.1)
-                    away = isinstance(trouble, errors.DatabaseAway | errors.SchemaMissing)
-                    event = "database_away" if away else "worker_in_trouble"
-                    said = f"{type(trouble).__name__}: {trouble}"
-                    log_event(event, worker_id=self.identity, error=said, next_try_seconds=pause)
+                    event = "database_away" if isinstance(trouble, _AWAY) else "worker_in_trouble"
+                    error = f"{type(trouble).__name__}: {trouble}"
+                    log_event(event, worker_id=self.identity, error=error, next_try_seconds=pause)
                     self._stop.wait(pause)
 
     def stop(self) -> None:

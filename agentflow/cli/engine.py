@@ -19,7 +19,7 @@ from ..evidence import REPORT, unsettled
 from ..log import log_event
 from ..model import Policy
 from ..requests import DEFAULT_COLUMN, read_requests
-from ..statements import DEFAULT_SCHEMA, Statement
+from ..statements import DEFAULT_SCHEMA, Statement, command
 from .options import (
     COMMAND_PATIENCE,
     Column,
@@ -192,8 +192,8 @@ def reset(
     _check_that_it_exists(engine.database)
     if not is_laboratory(engine.database):
         raise NotALaboratory(
-            f"Schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; `agentflow "
-            "migrate --laboratory` turns a new schema into one."
+            f"Schema {schema!r} at {engine.database.where} is not a laboratory. Nothing was deleted; "
+            f"{command('migrate --laboratory', schema)} turns a new schema into one."
         )
     found = engine.reliability_metrics()
     effects = "the simulated tool's" if found["business_effects"] is None else found["business_effects"]
@@ -293,8 +293,7 @@ def submit(
         if shown:
             typer.echo(err=True)
     how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
-    where = "" if schema == DEFAULT_SCHEMA else f" --schema {schema}"
-    said = f"{created:,} created in schema {schema!r}; `agentflow worker{where}{how}` runs them."
+    said = f"{created:,} created in schema {schema!r}; {command(f'worker{how}', schema)} runs them."
     answer(as_json, {"schema": schema, "workflow": workflow, "created": created}, said)
 
 
@@ -333,7 +332,7 @@ def _remarks(figures: Mapping[str, Any], schema: str) -> Iterator[str]:
     if gap := figures["unacknowledged_effects"]:
         yield f"Effects that nobody will acknowledge, since their workflows ended in the gap: {gap}."
     if unknown := figures["ready_unknown_to_workers"]:
-        yield f"Ready workflows that no running worker knows: {unknown}. Start `agentflow worker`."
+        yield f"Ready workflows that no running worker knows: {unknown}. Start {command('worker', schema)}."
     if later := figures["ready_due_later"]:
         yield f"Ready workflows that are due later: {later}. A try failed, or the server's clock was set back."
 
@@ -364,7 +363,7 @@ def _check_that_it_exists(database: Database) -> None:
     if not database.run(_THERE)[0]["there"]:
         raise SchemaMissing(
             f"Schema {database.schema!r} does not exist at {database.where}. Check the name; the notebooks have their own "
-            f"schemas, such as {NOTEBOOKS}. `agentflow migrate` would create a new, empty one."
+            f"schemas, such as {NOTEBOOKS}. {command('migrate', database.schema)} would create a new, empty one."
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ..database import Database
 from ..errors import AgentFlowError, DatabaseAway, NotALaboratory, SchemaMissing, SchemaTooNew
 from ..statements import WORLD_SUFFIX, Statement, quoted
+from ..statements import command as typed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -109,7 +110,7 @@ def _upgrade(database: Database, purpose: str | None, scratch: str | None) -> No
         kind = DatabaseAway if lost else AgentFlowError
         raise kind(
             f"Schema {database.schema!r} at {database.where} could not be migrated ({said}). Nothing was changed; fix "
-            "that and run `agentflow migrate` (the user must own both schemas, or may create them)."
+            f"that and run {typed('migrate', database.schema)} (the user must own both schemas, or may create them)."
         ) from error
     finally:
         engine.dispose()

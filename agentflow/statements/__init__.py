@@ -18,13 +18,13 @@ from .people import CANCEL, CREATE, DELIVER, REQUEUE
 from .progress import ACKNOWLEDGE, CHECKPOINT, INTENT, WAIT
 from .queue import CLAIM, EXPIRE, LOAD, POSTPONE, RELEASE, RENEW
 from .reads import CONDITION, FRAME, HISTORY, INSPECT, LIST, METRICS, RECOVERIES, RUNNABLE
-from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, quoted
+from .statement import DEFAULT_SCHEMA, GUARD, WORLD_SUFFIX, Statement, command, quoted
 from .stranded import FREE, STRANDED
 from .world import FORGET, LOOK_UP, REFUSE, TOOL
 
 __all__ = [
     "ALL_STATEMENTS", "BY_PERSON", "COUNTED", "DEFAULT_SCHEMA", "GUARD", "GUARDED", "ONLY_READ", "READS", "SIDE_WRITES",
-    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "quoted", "show_sql",
+    "TRANSACTIONS", "WORLD_SUFFIX", "Statement", "command", "quoted", "show_sql",
 ]  # fmt: skip
 
 

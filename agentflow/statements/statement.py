@@ -60,6 +60,11 @@ class Statement:
         return text.replace(f"'{DEFAULT_SCHEMA}'", f"'{schema}'")
 
 
+def command(name: str, schema: str) -> str:
+    """The command as a person types it for this schema, in backticks."""
+    return f"`agentflow {name}{'' if schema == DEFAULT_SCHEMA else f' --schema {schema}'}`"
+
+
 def quoted(identifier: str) -> str:
     """The identifier in double quotes."""
     return '"' + identifier.replace('"', '""') + '"'

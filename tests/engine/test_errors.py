@@ -327,7 +327,11 @@ PROVOKED: dict[str, Provocation] = {
     "database away": ("DatabaseAway", away, ["127.0.0.1:1", "Nothing was sent; start it", "agentflow doctor"]),
     "database away while listening": ("DatabaseAway", away_listening, ["127.0.0.1:1", "start it"]),
     "connection lost": ("OutcomeUnknown", killed_connection, ["purpose", "may have been committed", "Issue it again"]),
-    "schema missing": ("SchemaMissing", not_migrated, ["'never_migrated'", "Run `agentflow migrate`"]),
+    "schema missing": (
+        "SchemaMissing",
+        not_migrated,
+        ["'never_migrated'", "Run `agentflow migrate --schema never_migrated`"],
+    ),
     "statement refused": (
         "StatementRefused",
         refused_statement,

@@ -260,7 +260,9 @@ def test_a_worker_does_not_spin_on_it_and_carries_its_neighbours(engine: Engine,
     for line in told:
         assert "the auditor says no" in line["error"]
         assert line["next_try_seconds"] >= 3600
-    assert [line["error"] for line in lines if line["event"] == "worker_in_trouble"] != []
+    assert [
+        line for line in lines if line["event"] == "worker_in_trouble"
+    ] == []  # it went on at once, and others saw it run
 
 
 def test_a_release_that_is_refused_too_leaves_the_lease_to_end_by_itself(engine: Engine, lines: Lines) -> None:

@@ -230,7 +230,7 @@ def test_a_clock_that_was_set_back_strands_nobody_without_a_word(
     assert "is held by w until" in found["dead"] and all("by a clock that was ahead" in one for one in found.values())
     monkeypatch.setenv("DATABASE_URL", stranded.database.address)
     wrong = [one for one in examine(stranded.database.schema) if one.topic == "queue"]
-    assert len(wrong) == 6 and all("`agentflow free`" in one.says and not one.ok for one in wrong)
+    assert len(wrong) == 6 and all("`agentflow free --schema " in one.says and not one.ok for one in wrong)
     assert stranded.run_until_idle("w") == 0
 
 

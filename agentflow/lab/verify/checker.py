@@ -13,6 +13,7 @@ that tool tells. If entries and rows agree that the server's clock was set, it d
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -55,10 +56,12 @@ class Checked:
     workflows: int
     mistakes: Sequence[Mistake]
     not_observed: Sequence[str]
+    most: int = 20
 
     def __repr__(self) -> str:
         number = len(self.mistakes)
-        found = f"{number} mistake{'s' * (number > 1)}" if number else "no row contradicts another"
+        most = "at least " * (self.most in Counter(one.rule for one in self.mistakes).values())
+        found = f"{most}{number} mistake{'s' * (number > 1)}" if number else "no row contradicts another"
         return "\n".join(
             [
                 f"workflows: {self.workflows}, rules: {len(RULES)}: {found}.",
@@ -91,7 +94,7 @@ def check_rows(
             for rule in RULES
             for row in cursor.execute(_limited(rule, most).encode())
         ]
-        return Checked(facts["workflows"], mistakes, list(_not_observed(facts)))
+        return Checked(facts["workflows"], mistakes, list(_not_observed(facts)), most)
 
     return database.snapshot(read, *_SETTINGS)
 
