@@ -55,7 +55,7 @@ _SETTINGS = (
     # What the driver reads values by, and what the statements' texts mean.
     "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;"
     "SET standard_conforming_strings = on; SET array_nulls = on; SET transform_null_equals = off;"
-    'SET quote_all_identifiers = off; SET search_path = "$user", public;'
+    "SET quote_all_identifiers = off; SET search_path = '';"
     # A plan is made once for a session, perhaps when a table is empty: it must be the one for full tables, by the index.
     "SET enable_seqscan = off; SET enable_bitmapscan = off;"
     # No statement holds a row or a reader for ever; one that is cut off has changed nothing and is tried again.

@@ -27,7 +27,7 @@ else:
 
 MARK = "made-by-agentflow"
 _SAYS = "AgentFlow made what is in this folder: a PostgreSQL server and its data. `agentflow stop` stops it.\n"
-_OLDER = re.compile(r"^unix_socket_directories = '(\.\./socket)?'", re.MULTILINE)
+_OLDER = re.compile(rf"^unix_socket_directories = '{'' if sys.platform == 'win32' else '../socket'}'", re.MULTILINE)
 _FOLDERS = ("data", "socket")
 _FILES = (MARK, "lock", "lifeline", "server.log", "password", "port", "data/PG_VERSION", "data/postgresql.conf")
 

@@ -188,12 +188,14 @@ class Server:
         """Why no server can be started here, or None: the folder is not ours, or its data are not for this PostgreSQL."""
         if why := place.refusal(self.home):
             return str(place.refused(why))
-        if not (self.data / "PG_VERSION").exists() or self.is_running():
+        if not self.data.exists() or self.is_running():
             return None
-        made = (self.data / "PG_VERSION").read_text(errors="replace").strip()
         _, installed = Account().run([find_binaries() / "postgres", "--version"], cwd=self.home)
         here = re.sub(r"^\D*(\d+).*", r"\1", installed, flags=re.DOTALL)
         otherwise = "Nothing was changed; set AGENTFLOW_HOME to a new folder, and this one stays as it is"
+        if missing := [name for name in ("PG_VERSION", "postgresql.conf") if not (self.data / name).exists()]:
+            return f"The data in {self.data} are damaged ({missing[0]} is missing). {otherwise}; or restore a backup."
+        made = re.sub(r"\D.*", "", (self.data / "PG_VERSION").read_text(errors="replace"), flags=re.DOTALL)
         if made != here:
             return (
                 f"The data in {self.data} were made by PostgreSQL {made or 'of no version'}, and PostgreSQL {here} cannot read "
@@ -201,8 +203,7 @@ class Server:
             )
         code, said = Account().run([find_binaries() / "pg_controldata", "data"], cwd=self.home)
         if code != 0 or "warning" in said.lower():
-            first = said.partition("\n")[0]
-            return f"The data in {self.data} are damaged ({first}). {otherwise}; or restore a backup."
+            return f"The data in {self.data} are damaged ({said.splitlines()[0]}). {otherwise}; or restore a backup."
         return None
 
     def start(self) -> Server:
@@ -315,16 +316,8 @@ class Server:
             access = ["--auth=scram-sha-256", "--pwfile=password", f"--set=port={(self.home / 'port').read_text()}"]
         # The builtin provider and locale C are in the binaries: nothing is asked of the machine's locales.
         locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-        command = [
-            find_binaries() / "initdb",
-            "-D",
-            f"{fresh.name}/data",
-            f"--username={ADMIN}",
-            *locale,
-            *settings,
-            *access,
-        ]
+        settings = [f"--username={ADMIN}", *(f"--set={name}={value}" for name, value in SETTINGS.items())]
+        command = [find_binaries() / "initdb", "-D", f"{fresh.name}/data", *locale, *settings, *access]
         code, said = account.run(command, cwd=self.home)
         if code != 0:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -356,6 +349,7 @@ class Server:
             return
         with self._alone():
             if self._is_alive() or self.is_running():
+                self._check_postmaster()
                 command = [find_binaries() / "pg_ctl", "stop", "-w", "-t", SERVER_PATIENCE, "-m", mode, "-D", "data"]
                 _, said = self._account().run(command, cwd=self.home)
                 self._wait(lambda: not self._is_alive() and not self.is_running(), f"did not stop ({said})")
@@ -363,6 +357,13 @@ class Server:
                 with suppress(OSError):  # unless somebody put something else there
                     link.unlink(missing_ok=True)
                     link.parent.rmdir()
+
+    def _check_postmaster(self) -> None:
+        """Checks that postmaster.pid names no process but ours, where the system can tell. Raises ServerError."""
+        with suppress(OSError, ValueError, IndexError):
+            pid = int((self.data / "postmaster.pid").read_text().split()[0])
+            if Path("/proc/self").exists() and not os.path.samefile(f"/proc/{pid}/cwd", self.data):
+                raise self._error(f"cannot be stopped: its postmaster.pid names process {pid}, which is no part of it")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -390,8 +391,7 @@ def _stand_ins(data: Path) -> list[Account]:
         # In a user namespace root's own files stay in reach, so that no folder's permissions have to change.
         candidates += [Account((unshare, "-U", "--map-user=1000", "--map-group=1000"))]
     if owner is None:
-        everybody = pwd.getpwall()
-        candidates += [Account(uid=one.pw_uid, gid=one.pw_gid) for one in everybody if one.pw_name == "nobody"]
+        candidates += [Account(uid=one.pw_uid, gid=one.pw_gid) for one in pwd.getpwall() if one.pw_name == "nobody"]
     return candidates
 
 

@@ -118,7 +118,7 @@ def _upgrade(database: Database, purpose: str | None, scratch: str | None) -> No
 
 def tables_of(database: Database) -> list[str]:
     """The names of all tables, that of the version first."""
-    emptied = re.findall(r"DELETE FROM (\S+)", database.sql("reset"))  # every other table
+    emptied = re.findall(r"DELETE FROM ONLY (\S+)", database.sql("reset"))  # every other table
     return [f"{quoted(database.schema)}.schema_version", *emptied]
 
 
@@ -250,10 +250,11 @@ def _mark(connection: Connection, database: Database, wanted: str) -> None:
             f"{where} is a laboratory, and a reset would empty it: answers cannot be kept there. Nothing was changed; "
             "choose another name with AGENTFLOW_COURSE."
         )
-    filled = connection.exec_driver_sql(f'SELECT EXISTS (SELECT FROM "{database.schema}".workflows)').scalar()
+    rows = " OR ".join(f"EXISTS (SELECT FROM {table})" for table in tables_of(database)[1:])
+    filled = connection.exec_driver_sql(f"SELECT {rows}").scalar()
     if filled or found == OLDER:
         raise NotALaboratory(
-            f"{where} contains workflows, or was made by an older AgentFlow, and was not created as a laboratory. "
+            f"{where} contains workflows or effects, or was made by an older AgentFlow, but not as a laboratory. "
             "Nothing was changed; choose another name with --schema, such as lab."
         )
     for statement in _marks([f"CREATE TABLE {table}" for table in tables_of(database)], wanted):

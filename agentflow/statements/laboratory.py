@@ -28,12 +28,12 @@ RESET = Statement(
     "reset",
     "A laboratory's rows are gone; what a write in flight leaves behind this snapshot, another issue takes.",
     text="""\
-WITH a AS (DELETE FROM agentflow.history RETURNING n),
-b AS (DELETE FROM agentflow.steps RETURNING step_id),
-c AS (DELETE FROM agentflow.action_intents RETURNING idempotency_key),
-d AS (DELETE FROM agentflow_world.tool_attempts RETURNING attempt_id),
-e AS (DELETE FROM agentflow_world.tool_ledger RETURNING effect_id),
-w AS (DELETE FROM agentflow.workflows RETURNING fence_token)
+WITH a AS (DELETE FROM ONLY agentflow.history RETURNING n),
+b AS (DELETE FROM ONLY agentflow.steps RETURNING step_id),
+c AS (DELETE FROM ONLY agentflow.action_intents RETURNING idempotency_key),
+d AS (DELETE FROM ONLY agentflow_world.tool_attempts RETURNING attempt_id),
+e AS (DELETE FROM ONLY agentflow_world.tool_ledger RETURNING effect_id),
+w AS (DELETE FROM ONLY agentflow.workflows RETURNING fence_token)
 SELECT 'committed' AS outcome,
        (SELECT count(*) FROM w) AS workflows,
        (SELECT count(*) FROM e) AS effects,

@@ -46,7 +46,7 @@ class Statement:
     @property
     def commits(self) -> bool:
         """Whether it may change a row; else it only reads."""
-        return any(f"{word} agentflow" in self.text for word in ("INSERT INTO", "UPDATE", "DELETE FROM", "TRUNCATE"))
+        return any(f"{word} agentflow" in self.text for word in ("INSERT INTO", "UPDATE", "DELETE FROM", "FROM ONLY"))
 
     @property
     def waits(self) -> bool:

@@ -72,7 +72,7 @@ def clock(schema: Callable[..., Database], monkeypatch: pytest.MonkeyPatch) -> C
     """Its functions come before PostgreSQL's own; a real session never looks there."""
     migrate(database := schema(patience=10), laboratory=True)
     first, *rest = _SETTINGS
-    path = 'search_path = "$user", public'
+    path = "search_path = ''"
     assert path in first
     settings = [first.replace(path, f'search_path = "{database.schema}", pg_catalog'), *rest]
     monkeypatch.setattr("agentflow.database._SETTINGS", settings)
