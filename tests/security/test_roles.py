@@ -171,20 +171,20 @@ def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database
 def test_a_role_of_that_name_that_is_somebody_elses_is_left_alone(admin: Database, login: Login) -> None:
     migrate(ours(admin))
     admin.command("CREATE ROLE grant_worker; COMMENT ON ROLE grant_worker IS 'the night shift'")
-    before = inventory(admin)
+    before = inventory(admin, "grant")
     with pytest.raises(BadName, match="'grant_worker' is there, and AgentFlow did not make it for this schema"):
         grant(admin, "grant")
-    assert inventory(admin) == before
+    assert inventory(admin, "grant") == before
 
 
 def test_who_may_make_no_roles_is_told_and_nothing_is_granted(admin: Database) -> None:
     migrate(ours(admin))
-    before = inventory(admin)
+    before = inventory(admin, "grant")
     with pytest.raises(
         AgentFlowError, match=r"(?s)could not be made \(permission denied to create role.*Nothing was changed"
     ):
         grant(ours(admin), "grant")
-    assert inventory(admin) == before
+    assert inventory(admin, "grant") == before
 
 
 # -- schemas that a DBA made -----------------------------------------------------------------------------------------
