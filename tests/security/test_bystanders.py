@@ -32,7 +32,7 @@ from agentflow.lab.laboratory.scratch_schema import drop_schemas, own_schema
 from agentflow.migrations import MARK, is_laboratory, standing
 from tests.security.test_homes import plain
 from tests.support.helpers import administrator, database_of_its_own, eventually
-from tests.support.programs import Program, agentflow, environment, installed_running, running
+from tests.support.programs import Program, Shell, agentflow, environment, installed_running, running
 
 # Somebody's database: schemas under the names that AgentFlow uses, and under marks that look like its own.
 THEIRS = """
@@ -177,8 +177,9 @@ class Beside:
 
     def check(self) -> None:
         """All is as it was; what is new does not count."""
-        now, programs = self.seen()
-        assert ({name: now.get(name) for name in self.before[0]}, programs) == self.before
+        (then, ran), (now, runs) = self.before, self.seen()
+        assert {name: (one, now.get(name)) for name, one in then.items() if now.get(name) != one} == {}
+        assert runs == ran
         assert self.session.execute(IN_THE_MIDDLE).fetchone() == self.in_the_middle
         with socket.create_connection(("127.0.0.1", self.port), timeout=5):
             pass
@@ -209,6 +210,8 @@ def program(stack: ExitStack, name: str, *held: Any) -> subprocess.Popen[bytes]:
 def beside(theirs: Database, tmp_path: Path) -> Iterator[Beside]:
     here, ours, thesis = tmp_path / "here", tmp_path / "home", tmp_path / "thesis.txt"
     plain(ours)
+    for one in ours.rglob("*"):
+        one.chmod(0o700 if one.is_dir() else 0o600)
     for name in (
         "here/notes.txt", "here/lab.json", "here/artifacts/lab.svg", "here/.agentflow", "here/bystanders/agentflow.py",
         "home/notes.txt", "home/socket/notes.txt", "home/socket/.s.PGSQL.5432.bak", "home/data.new-thesis/thesis.txt",
@@ -246,18 +249,35 @@ NONE = ["--crashes", "0", "--expiries", "0", "--lost-replies", "0"]
 COMMANDS = (
     ["migrate"], ["migrate", "--laboratory"], ["reset", "--yes"], ["free"], ["report", "--json"], ["doctor"], ["check"],
     ["submit", "--requests", "-"], ["soak", *ONE], ["play", "A*"], ["play", "A*", "--lanes", "process"], ["explore", *NONE],
-    ["atlas"], ["grant"], ["api", "--port", "0"], ["worker"], ["lab", "--no-browser"],
+    ["atlas"], ["grant"],
 )  # fmt: skip
+LASTING = (["api", "--port", "0", "--json"], ["worker"], ["lab", "--no-browser"])
 
 
 @pytest.mark.parametrize("schema", ["start_here", "agentflow"])
 def test_no_command_changes_what_is_in_somebody_elses_schema(theirs: Database, schema: str, beside: Beside) -> None:
-    assert {command[0] for command in COMMANDS} == EVERY - NO_SCHEMA
+    assert {command[0] for command in (*COMMANDS, *LASTING)} == EVERY - NO_SCHEMA
     before = inventory(theirs)
-    for command in COMMANDS:
-        done = agentflow(*command, "--schema", schema, env=beside.environment, stdin="a request\n", cwd=beside.here)
-        assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
-        assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
+    with Shell(beside.environment, beside.here) as shell:
+        for command in COMMANDS:
+            done = shell.run(*command, "--schema", schema, stdin="a request\n")
+            assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
+            assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
+            beside.check()
+    for command in LASTING:  # where all tables are there that are looked for first, they begin
+        with running(*command, "--schema", schema, env=beside.environment, cwd=beside.here) as process:
+            assert process.stdout
+            begun = process.stdout.readline()
+            if begun and command[0] == "api":
+                told = json.loads(begun)
+                bearer = {"authorization": f"Bearer {told['token']}"}
+                for verb, sent in (("GET", None), ("POST", {"request": "x"})):
+                    asked = httpx.request(verb, f"{told['url']}/workflows", json=sent, headers=bearer, trust_env=False)
+                    assert asked.status_code == 503
+            elif begun and command[0] == "worker":
+                assert "SchemaMissing" in process.stdout.readline()
+            else:
+                assert process.wait() != 0
         beside.check()
     assert inventory(theirs) == before  # nothing new either
 
@@ -269,7 +289,7 @@ def test_no_command_changes_what_is_somebody_elses_while_it_works(theirs: Databa
     admin = {**env, "DATABASE_URL": administrator(theirs.address)}
 
     def ends(code: int, *command: str, env: Mapping[str, str] = env, cwd: Path = beside.here) -> None:
-        done = agentflow(*command, env=env, stdin="I cannot login\n", cwd=cwd)
+        done = shell.run(*command, env=env, stdin="I cannot login\n", cwd=cwd)
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), (command, done.stdout, done.stderr)
         beside.check()
         tried.add(command[0])
@@ -278,38 +298,39 @@ def test_no_command_changes_what_is_somebody_elses_while_it_works(theirs: Databa
         tried.add(command[0])
         return running(*command, env=env, cwd=beside.here)
 
-    ends(0, "migrate", "--laboratory")
-    ends(0, "submit", "--requests", "-")
-    with runs("worker", "--poll", "0.05") as worker:
-        eventually(lambda: theirs.read_sql("SELECT FROM lab.workflows WHERE status = 'completed'")[1])
-        os.kill(worker.pid, signal.SIGTERM)
-        assert worker.wait(20) == 0
-    ends(1, "api", "--port", str(beside.port))
-    with runs("api", "--port", "0", "--json") as api:
-        assert api.stdout
-        told = json.loads(api.stdout.readline())
-        bearer = {"authorization": f"Bearer {told['token']}"}
-        asked = httpx.get(f"{told['url']}/workflows", headers=bearer, trust_env=False)
-        assert len(asked.json()) == 1
-        os.kill(api.pid, signal.SIGTERM)
-        api.wait(20)
-    with runs("lab", "--no-browser", "--port", str(beside.port)) as lab:
-        assert lab.stdout and "is ready" in lab.stdout.readline()  # JupyterLab itself: see below
-    ends(0, "doctor")
-    ends(0, "check")
-    ends(0, "free")
-    ends(1, "report")  # a link is in the way
-    (beside.here / "mine").mkdir()
-    ends(0, "report", cwd=beside.here / "mine")
-    ends(1, "grant", "--prefix", str(theirs.url.database), env=admin)  # one of the roles is somebody's
-    ends(0, "grant", "--prefix", f"{theirs.url.database}_lab", env=admin)
-    ends(0, "play", "A*", "--capsule", "a.json", "--svg", "a.svg", "--schema", "mine")
-    ends(0, "play", "A*", "--capsule", "b.json", "--schema", "mine", "--lanes", "process")
-    ends(0, "diff", "a.json", "b.json")
-    ends(0, "explore", *NONE, "--schema", "mine")
-    ends(0, "soak", *ONE, "--schema", "mine")
-    ends(0, "stop")
-    ends(0, "reset", "--yes")
+    with Shell(env, beside.here) as shell:
+        ends(0, "migrate", "--laboratory")
+        ends(0, "submit", "--requests", "-")
+        with runs("worker", "--poll", "0.05") as worker:
+            eventually(lambda: theirs.read_sql("SELECT FROM lab.workflows WHERE status = 'completed'")[1])
+            os.kill(worker.pid, signal.SIGTERM)
+            assert worker.wait(20) == 0
+        ends(1, "api", "--port", str(beside.port))
+        with runs("api", "--port", "0", "--json") as api:
+            assert api.stdout
+            told = json.loads(api.stdout.readline())
+            bearer = {"authorization": f"Bearer {told['token']}"}
+            asked = httpx.get(f"{told['url']}/workflows", headers=bearer, trust_env=False)
+            assert len(asked.json()) == 1
+            os.kill(api.pid, signal.SIGTERM)
+            api.wait(20)
+        with runs("lab", "--no-browser", "--port", str(beside.port)) as lab:
+            assert lab.stdout and "is ready" in lab.stdout.readline()  # JupyterLab itself: see below
+        ends(0, "doctor")
+        ends(0, "check")
+        ends(0, "free")
+        ends(1, "report")  # a link is in the way
+        (beside.here / "mine").mkdir()
+        ends(0, "report", cwd=beside.here / "mine")
+        ends(1, "grant", "--prefix", str(theirs.url.database), env=admin)  # one of the roles is somebody's
+        ends(0, "grant", "--prefix", f"{theirs.url.database}_lab", env=admin)
+        ends(0, "play", "A*", "--capsule", "a.json", "--svg", "a.svg", "--schema", "mine")
+        ends(0, "play", "A*", "--capsule", "b.json", "--schema", "mine", "--lanes", "process")
+        ends(0, "diff", "a.json", "b.json")
+        ends(0, "explore", *NONE, "--schema", "mine")
+        ends(0, "soak", *ONE, "--schema", "mine")
+        ends(0, "stop")
+        ends(0, "reset", "--yes")
     assert tried == EVERY - {"atlas"}
     after = inventory(theirs)
     assert {name: after.get(name) for name in before} == before
