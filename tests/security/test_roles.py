@@ -19,7 +19,7 @@ from agentflow.lab.verify.checker import find_mistakes
 from agentflow.server import ADMIN, Server
 from tests.security.test_bystanders import inventory
 from tests.support.helpers import administrator, database_of_its_own
-from tests.support.programs import agentflow, environment
+from tests.support.programs import Shell, agentflow, environment
 
 Login = Callable[[str], Database]
 
@@ -158,12 +158,13 @@ def test_each_role_can_do_its_work_and_no_more(admin: Database, login: Login) ->
     Engine(worker).create_workflow("login")
 
 
-def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database, login: Login) -> None:
+def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database, login: Login, tmp_path: Path) -> None:
     migrate(ours(admin), laboratory=True)
     worker = login(grant(admin, "grant")[1])
-    here = environment(DATABASE_URL=worker.address)
-    for command in (["migrate"], ["submit", "--requests", "-"], ["report"]):
-        done = agentflow(*command, "--schema", "lab", env=here, stdin="login\n", cwd=Path(tempfile.gettempdir()))
+    with Shell(environment(DATABASE_URL=worker.address), tmp_path) as shell:
+        commands = (["migrate"], ["submit", "--requests", "-"], ["report"])
+        every = [shell.run(*command, "--schema", "lab", stdin="login\n") for command in commands]
+    for done in every:
         assert "create" not in done.stderr and "permission" not in done.stderr, done.stderr
     assert [row["status"] for row in Engine(worker).list_workflows()] == ["ready"]
 
