@@ -246,39 +246,36 @@ EVERY = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 NO_SCHEMA = {"diff", "stop"}
 ONE = ["--requests", "-", "--workers", "1", "--kills", "0"]
 NONE = ["--crashes", "0", "--expiries", "0", "--lost-replies", "0"]
+SERVING = (["api", "--port", "0", "--json"], ["worker"])
 COMMANDS = (
     ["migrate"], ["migrate", "--laboratory"], ["reset", "--yes"], ["free"], ["report", "--json"], ["doctor"], ["check"],
     ["submit", "--requests", "-"], ["soak", *ONE], ["play", "A*"], ["play", "A*", "--lanes", "process"], ["explore", *NONE],
-    ["atlas"], ["grant"],
+    ["atlas"], ["grant"], ["lab", "--no-browser"], *SERVING,
 )  # fmt: skip
-LASTING = (["api", "--port", "0", "--json"], ["worker"], ["lab", "--no-browser"])
 
 
-@pytest.mark.parametrize("schema", ["start_here", "agentflow"])
-def test_no_command_changes_what_is_in_somebody_elses_schema(theirs: Database, schema: str, beside: Beside) -> None:
-    assert {command[0] for command in (*COMMANDS, *LASTING)} == EVERY - NO_SCHEMA
+def test_no_command_changes_what_is_in_somebody_elses_schema(theirs: Database, beside: Beside) -> None:
+    assert {command[0] for command in COMMANDS} == EVERY - NO_SCHEMA
     before = inventory(theirs)
     with Shell(beside.environment, beside.here) as shell:
-        for command in COMMANDS:
-            done = shell.run(*command, "--schema", schema, stdin="a request\n")
-            assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
-            assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
-            beside.check()
-    for command in LASTING:  # where all tables are there that are looked for first, they begin
-        with running(*command, "--schema", schema, env=beside.environment, cwd=beside.here) as process:
-            assert process.stdout
-            begun = process.stdout.readline()
-            if begun and command[0] == "api":
-                told = json.loads(begun)
-                bearer = {"authorization": f"Bearer {told['token']}"}
-                for verb, sent in (("GET", None), ("POST", {"request": "x"})):
-                    asked = httpx.request(verb, f"{told['url']}/workflows", json=sent, headers=bearer, trust_env=False)
-                    assert asked.status_code == 503
-            elif begun and command[0] == "worker":
-                assert "SchemaMissing" in process.stdout.readline()
-            else:
-                assert process.wait() != 0
-        beside.check()
+        for schema in ("start_here", "agentflow"):
+            for command in COMMANDS:
+                if schema == "agentflow" and command in SERVING:
+                    continue
+                done = shell.run(*command, "--schema", schema, stdin="a request\n")
+                assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
+                assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
+                beside.check()
+    # Where what they look for first has our names, these begin, and say what is wrong when they are asked to do something.
+    api, worker = (running(*one, "--schema", "agentflow", env=beside.environment, cwd=beside.here) for one in SERVING)
+    with api, worker:
+        assert api.stdout and worker.stdout
+        told = json.loads(api.stdout.readline())
+        bearer = {"authorization": f"Bearer {told['token']}"}
+        for verb, sent in (("GET", None), ("POST", {"request": "x"})):
+            asked = httpx.request(verb, f"{told['url']}/workflows", json=sent, headers=bearer, trust_env=False)
+            assert asked.status_code == 503
+        assert "worker_started" in worker.stdout.readline() and "SchemaMissing" in worker.stdout.readline()
     assert inventory(theirs) == before  # nothing new either
 
 
@@ -335,6 +332,26 @@ def test_no_command_changes_what_is_somebody_elses_while_it_works(theirs: Databa
     after = inventory(theirs)
     assert {name: after.get(name) for name in before} == before
     assert [name for name in after if " mine" in name] == []
+
+
+def test_a_report_takes_the_place_of_a_report_and_of_nothing_else(engine: Engine, tmp_path: Path) -> None:
+    report, theirs = tmp_path / "artifacts" / "reliability-report.json", tmp_path / "theirs.json"
+    for _ in range(2):
+        engine.write_reliability_report(report)
+    theirs.write_text(ours := report.read_text())
+    for kind in (
+        lambda: report.symlink_to(theirs),
+        lambda: os.link(theirs, report),
+        lambda: report.write_text("{}"),
+        report.mkdir,
+    ):
+        report.unlink()
+        kind()
+        before = files(tmp_path)
+        with pytest.raises(AgentFlowError, match="is in the way and no report of AgentFlow's. Nothing was written"):
+            engine.write_reliability_report(report)
+        assert files(tmp_path) == before
+    assert theirs.read_text() == ours
 
 
 @pytest.mark.long

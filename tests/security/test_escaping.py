@@ -209,7 +209,6 @@ def test_no_payload_in_a_row_becomes_an_element_or_an_attribute(engine: Engine) 
         engine.reset_database()
         engine.policy, engine.workflows = replace(PATIENT, max_attempts=1), {"hostile": hostile}
         room = ControlRoom(engine, "workflow=hostile A*", quiet_seconds=0)
-        room.run("workflow=hostile A*")
         pieces = [*html_of(room)]
         for entry in (1, room.scene().length // 2, room.scene().length):
             room.show(entry)
