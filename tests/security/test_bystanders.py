@@ -199,10 +199,12 @@ def files(top: Path) -> dict[str, Any]:
 def program(stack: ExitStack, name: str, *held: Any) -> subprocess.Popen[bytes]:
     """A program of somebody's runs under this name, with these files and sockets open; it ends when it is killed, or with us."""
     process = subprocess.Popen(
-        [name, "-c", "read _"], executable="/bin/sh", stdin=subprocess.PIPE, pass_fds=[one.fileno() for one in held]
-    )
+        [name, "-c", "echo; read _"], executable="/bin/sh", pass_fds=[one.fileno() for one in held],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
     stack.enter_context(process)
     stack.callback(process.kill)
+    assert process.stdout and process.stdout.readline()  # it has begun, and opens nothing more
     return process
 
 
@@ -348,7 +350,7 @@ def test_a_report_takes_the_place_of_a_report_and_of_nothing_else(engine: Engine
         report.unlink()
         kind()
         before = files(tmp_path)
-        with pytest.raises(AgentFlowError, match="is in the way and no report of AgentFlow's. Nothing was written"):
+        with pytest.raises(AgentFlowError, match=r"is in the way and no report of AgentFlow's\. Nothing was written"):
             engine.write_reliability_report(report)
         assert files(tmp_path) == before
     assert theirs.read_text() == ours
