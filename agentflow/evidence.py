@@ -7,11 +7,13 @@ the effects of a tool of one's own that tells nothing, and a latency that a cloc
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import AgentFlowError
 from .model import Tool
 from .statements import Statement, command
 from .tools import own_name
@@ -251,11 +253,21 @@ def recoveries(database: Database) -> list[dict[str, Any]]:
 
 
 def write_reliability_report(database: Database, path: Path = REPORT, tools: Iterable[Tool] = ()) -> dict[str, Any]:
-    """Writes the figures to the file as indented JSON, and returns them."""
+    """Writes the figures to the file as indented JSON, and returns them. Raises AgentFlowError if it is no report of ours."""
     report = reliability_metrics(database, tools)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(path) and not _is_report(path):
+        raise AgentFlowError(
+            f"{path} is in the way and no report of AgentFlow's. Nothing was written; move it elsewhere."
+        )
     path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return report
+
+
+def _is_report(path: Path) -> bool:
+    """Whether it is a file, not a link and under no other name, that begins as our reports do."""
+    plain = path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
+    return plain and path.read_text(encoding="utf-8", errors="replace").startswith('{\n  "business_effects": ')
 
 
 def _ms(start: Any, end: Any) -> float | None:

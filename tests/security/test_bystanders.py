@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
+import psutil
+import psycopg
 import pytest
+import typer
 
-from agentflow import Database, Engine, migrate
+from agentflow import Database, Engine, home, migrate
+from agentflow.address import connect
+from agentflow.cli import app
 from agentflow.errors import AgentFlowError, NotALaboratory
 from agentflow.lab.course.record import open_record
 from agentflow.lab.laboratory.laboratory import fresh_laboratory, let_go
 from agentflow.lab.laboratory.scratch_schema import drop_schemas, own_schema
 from agentflow.migrations import MARK, is_laboratory, standing
-from tests.support.helpers import database_of_its_own
-from tests.support.programs import agentflow, environment
+from tests.security.test_homes import plain
+from tests.support.helpers import administrator, database_of_its_own, eventually
+from tests.support.programs import Program, Shell, agentflow, environment, installed_running, running
 
 # Somebody's database: schemas under the names that AgentFlow uses, and under marks that look like its own.
 THEIRS = """
@@ -29,9 +46,17 @@ CREATE TABLE agentflow.workflows (id text PRIMARY KEY, boss text); INSERT INTO a
 COMMENT ON TABLE agentflow.workflows IS 'ours';
 CREATE TABLE agentflow.history AS SELECT 'once' AS upon, 1 AS n;
 CREATE SCHEMA course_world; CREATE TYPE course_world.mood AS ENUM ('well');
+CREATE SCHEMA start_here_1; CREATE TABLE start_here_1.numbers (n serial);
+CREATE SCHEMA agentflow_1; CREATE VIEW agentflow_1.numbers AS SELECT 1;
 CREATE SCHEMA kept; CREATE VIEW kept.seen AS SELECT * FROM start_here.customers;
 CREATE SCHEMA marked; COMMENT ON SCHEMA marked IS 'made by AgentFlow';
 CREATE TABLE marked.workflows AS SELECT 1 AS n; CREATE TABLE marked.tool_ledger AS SELECT 2 AS n"""
+# Somebody's roles, with members, comments and settings; their names begin with the database's.
+ROLES = """
+CREATE ROLE {0}_worker LOGIN CONNECTION LIMIT 3; COMMENT ON ROLE {0}_worker IS 'made by AgentFlow, they said';
+CREATE ROLE {0}_boss; GRANT {0}_boss TO {0}_worker WITH ADMIN OPTION; GRANT {0}_worker TO {1};
+ALTER ROLE {0}_worker SET work_mem = '7MB'; ALTER ROLE {0}_worker IN DATABASE {0} SET search_path = start_here;
+ALTER DATABASE {0} SET work_mem = '5MB'; COMMENT ON DATABASE {0} IS 'agentflow'"""
 SCHEMAS = ("start_here", "crm", "agentflow", "course", "kept", "marked")
 
 _INVENTORY = """
@@ -47,17 +72,46 @@ WHERE pronamespace >= 2200 AND pronamespace <> 'information_schema'::regnamespac
 UNION ALL
 SELECT 'type ' || oid::regtype, typowner::text FROM pg_type WHERE typtype = 'e' AND typnamespace >= 2200
 UNION ALL
-SELECT 'role ' || rolname, concat_ws('|', rolsuper, rolcreaterole, rolcanlogin, shobj_description(oid, 'pg_authid'))
-FROM pg_roles"""
+SELECT 'column ' || attrelid::regclass || '.' || attname,
+       concat_ws('|', atttypid, attnotnull, attacl, col_description(attrelid, attnum))
+FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE attnum > 0 AND relnamespace >= 2200 AND relnamespace <> 'information_schema'::regnamespace AND relkind <> 't'
+UNION ALL
+SELECT 'trigger ' || tgrelid::regclass || '.' || tgname, concat(pg_get_triggerdef(oid), tgenabled) FROM pg_trigger
+UNION ALL
+SELECT 'constraint ' || conrelid::regclass || '.' || conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid > 0
+UNION ALL
+SELECT 'role ' || rolname, to_jsonb(r)::text || coalesce(shobj_description(oid, 'pg_authid'), '')
+FROM pg_roles AS r WHERE starts_with(rolname, $1) OR rolname = current_user
+UNION ALL
+SELECT 'member ' || member::regrole || ' of ' || roleid::regrole,
+       concat_ws('|', grantor, admin_option, inherit_option, set_option)
+FROM pg_auth_members WHERE starts_with(roleid::regrole::text, $1)
+UNION ALL
+SELECT concat_ws(' ', 'setting', setdatabase, setrole), setconfig::text
+FROM pg_db_role_setting LEFT JOIN pg_roles ON pg_roles.oid = setrole
+WHERE starts_with(rolname, $1) OR setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+UNION ALL
+SELECT concat_ws(' ', 'right on the database', grantee, privilege_type), concat_ws('|', grantor, is_grantable)
+FROM pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) WHERE datname = current_database()
+UNION ALL
+SELECT 'database', concat_ws('|', datdba, datconnlimit, datallowconn, shobj_description(oid, 'pg_database'))
+FROM pg_database WHERE datname = current_database()"""
 
 
-def inventory(database: Database) -> dict[str, str]:
-    """Everything in the database, and what it is like: names, owners, rights, comments, rows."""
+def inventory(database: Database, roles: str | None = None) -> dict[str, str]:
+    """Everything in the database, and what it is like: names, owners, rights, comments, settings, rows.
+
+    Roles belong to the whole server, where other tests run too: those of this test begin with `roles` (default: the database).
+    """
+    asked = _INVENTORY.replace("$1", f"'{roles or database.url.database}'").encode()
     with database.session() as session:
         session.execute("SET search_path = ''")
-        found = {name: str(what) for name, what in map(dict.values, session.execute(_INVENTORY).fetchall())}
-        for name in [one for one, what in found.items() if one.startswith("relation ") and what.split("|")[1] == "r"]:
-            rows = f"SELECT array_agg(t::text ORDER BY t::text) AS rows FROM {name.split()[1]} AS t".encode()
+        found = {name: str(what) for name, what in map(dict.values, session.execute(asked).fetchall())}
+        for name in [one for one, what in found.items() if one.startswith("relation ") and what.split("|")[1] in "rS"]:
+            rows = (
+                f"SELECT array_agg(row(t.*)::text ORDER BY row(t.*)::text) AS rows FROM {name.split()[1]} AS t".encode()
+            )
             found[name] += str(session.execute(rows).fetchall())
         return found
 
@@ -76,33 +130,262 @@ def as_if_older(database: Database, schema: str, purpose: str | None = None) -> 
 @pytest.fixture
 def theirs(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database full of what is somebody else's, in which all must be as before when the test ends."""
-    with database_of_its_own(url) as address:
+    admin, name = Database(administrator(url)), f"t_{uuid.uuid4().hex[:12]}"
+    with database_of_its_own(url, name) as address:
         monkeypatch.setenv("DATABASE_URL", address)
         database = Database(address, patience=1)
-        database.command(THEIRS)
+        admin.command(ROLES.format(name, database.url.username))
+        database.command(f"{THEIRS}; GRANT SELECT ON start_here.customers TO {name}_worker")
         before = inventory(database)
         yield database
         after = inventory(database)
         database.close()
-        assert {name: after.get(name) for name in before} == before
+    roles = admin.read_sql("SELECT rolname FROM pg_roles WHERE starts_with(rolname, :name)", {"name": name})[1]
+    admin.command("; ".join(f"DROP ROLE {one['rolname']}" for one in roles))
+    admin.close()
+    assert {one: after.get(one) for one in before} == before
 
 
+IN_THE_MIDDLE = b"SELECT pg_backend_pid(), pg_current_xact_id()"
+
+
+@dataclass
+class Beside:
+    """Somebody's files, links, programs and a session, around us and in our home, under names that look like ours."""
+
+    here: Path  # where commands are started
+    home: Path
+    port: int  # on which a program of somebody's listens
+    session: psycopg.Connection[Any]  # in the middle of a transaction
+    programs: list[subprocess.Popen[bytes]]
+    in_the_middle: Any
+    before: Any = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What commands are started with."""
+        person = str(self.here.parent / "person")
+        return environment(AGENTFLOW_HOME=str(self.home), AGENTFLOW_SCHEMA="lab", HOME=person)
+
+    def seen(self) -> Any:
+        """Each file and link, and each program, as it is now."""
+        return files(self.here.parent), [
+            (one.poll(), found.cmdline(), found.nice(), found.open_files(), found.status() in ("stopped", "zombie"))
+            for one in self.programs
+            for found in [psutil.Process(one.pid)]
+        ]
+
+    def check(self) -> None:
+        """All is as it was; what is new does not count."""
+        (then, ran), (now, runs) = self.before, self.seen()
+        assert {name: (one, now.get(name)) for name, one in then.items() if now.get(name) != one} == {}
+        assert runs == ran
+        assert self.session.execute(IN_THE_MIDDLE).fetchone() == self.in_the_middle
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            pass
+
+
+def files(top: Path) -> dict[str, Any]:
+    """Every file, link and folder below: what is in it, owner, permissions, and of files which it is and when it was changed."""
+    found: dict[str, Any] = {}
+    for path in (top, *top.rglob("*")):
+        one = path.lstat()
+        inside = os.readlink(path) if path.is_symlink() else path.read_bytes() if stat.S_ISREG(one.st_mode) else None
+        time = () if path.is_dir() and inside is None else (one.st_ino, one.st_nlink, one.st_mtime_ns)
+        found[str(path)] = (inside, one.st_uid, one.st_gid, one.st_mode, *time)
+    return found
+
+
+def program(stack: ExitStack, name: str, *held: Any) -> subprocess.Popen[bytes]:
+    """A program of somebody's runs under this name, with these files and sockets open; it ends when it is killed, or with us."""
+    process = subprocess.Popen(
+        [name, "-c", "echo; read _"], executable="/bin/sh", pass_fds=[one.fileno() for one in held],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    assert process.stdout and process.stdout.readline()  # it has begun, and opens nothing more
+    return process
+
+
+@pytest.fixture
+def beside(theirs: Database, tmp_path: Path) -> Iterator[Beside]:
+    here, ours, thesis = tmp_path / "here", tmp_path / "home", tmp_path / "thesis.txt"
+    plain(ours)
+    for one in ours.rglob("*"):
+        one.chmod(0o700 if one.is_dir() else 0o600)
+    for name in (
+        "here/notes.txt", "here/lab.json", "here/artifacts/lab.svg", "here/.agentflow", "here/bystanders/agentflow.py",
+        "home/notes.txt", "home/socket/notes.txt", "home/socket/.s.PGSQL.5432.bak", "home/data.new-thesis/thesis.txt",
+        "person/.local/share/agentflow/lock", "person/.jupyter/notes.txt", "thesis.txt",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"mine: {name}\n")
+    for name in ("here/artifacts/reliability-report.json", "home/data.new-link", "here/to-thesis"):
+        (tmp_path / name).symlink_to(thesis)
+    os.link(here / "lab.json", here / "another-name.json")
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        session = stack.enter_context(connect(theirs.address, application_name="agentflow worker"))
+        session.execute("LISTEN lab; BEGIN; SELECT FROM start_here.customers FOR UPDATE")
+        with (here / "notes.txt").open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            programs = [
+                program(stack, f"postgres -D {ours / 'data'}"), program(stack, "agentflow worker --schema lab", held),
+                program(stack, "agentflow api", listener), program(stack, "python -m agentflow.jupyterlab"),
+            ]  # fmt: skip
+        middle, port = session.execute(IN_THE_MIDDLE).fetchone(), listener.getsockname()[1]
+        listener.close()
+        (ours / "data" / "postmaster.pid").write_text(f"{programs[0].pid}\n{ours / 'data'}\n")
+        beside = Beside(here, ours, port, session, programs, middle)
+        beside.before = beside.seen()
+        yield beside
+        beside.check()
+
+
+# Every command, as it meets a schema that is somebody's. A new one is in none of these lists, and the tests say so.
+EVERY = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+NO_SCHEMA = {"diff", "stop"}
+ONE = ["--requests", "-", "--workers", "1", "--kills", "0"]
+NONE = ["--crashes", "0", "--expiries", "0", "--lost-replies", "0"]
+SERVING = (["api", "--port", "0", "--json"], ["worker"])
 COMMANDS = (
     ["migrate"], ["migrate", "--laboratory"], ["reset", "--yes"], ["free"], ["report", "--json"], ["doctor"], ["check"],
-    ["submit", "--requests", "-"], ["soak", "--requests", "-", "--workers", "1", "--kills", "0"], ["play", "A*"],
-    ["explore", "--time-limit", "1"],
+    ["submit", "--requests", "-"], ["soak", *ONE], ["play", "A*"], ["play", "A*", "--lanes", "process"], ["explore", *NONE],
+    ["atlas"], ["grant"], ["lab", "--no-browser"], *SERVING,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", ["start_here", "agentflow"])
-def test_no_command_changes_what_is_in_somebody_elses_schema(theirs: Database, schema: str, tmp_path: Path) -> None:
+def test_no_command_changes_what_is_in_somebody_elses_schema(theirs: Database, beside: Beside) -> None:
+    assert {command[0] for command in COMMANDS} == EVERY - NO_SCHEMA
     before = inventory(theirs)
-    here = environment(DATABASE_URL=theirs.address)
-    for command in COMMANDS:
-        done = agentflow(*command, "--schema", schema, env=here, stdin="a request\n", cwd=tmp_path)
-        assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
-        assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
+    with Shell(beside.environment, beside.here) as shell:
+        for schema in ("start_here", "agentflow"):
+            for command in COMMANDS:
+                if schema == "agentflow" and command in SERVING:
+                    continue
+                done = shell.run(*command, "--schema", schema, stdin="a request\n")
+                assert done.returncode != 0 and "Traceback" not in done.stderr, (command, done.stderr)
+                assert "drop" not in done.stderr.lower()  # no advice to delete what is not known to be ours
+                beside.check()
+    # Where what they look for first has our names, these begin, and say what is wrong when they are asked to do something.
+    api, worker = (running(*one, "--schema", "agentflow", env=beside.environment, cwd=beside.here) for one in SERVING)
+    with api, worker:
+        assert api.stdout and worker.stdout
+        told = json.loads(api.stdout.readline())
+        bearer = {"authorization": f"Bearer {told['token']}"}
+        for verb, sent in (("GET", None), ("POST", {"request": "x"})):
+            asked = httpx.request(verb, f"{told['url']}/workflows", json=sent, headers=bearer, trust_env=False)
+            assert asked.status_code == 503
+        assert "worker_started" in worker.stdout.readline() and "SchemaMissing" in worker.stdout.readline()
     assert inventory(theirs) == before  # nothing new either
+
+
+def test_no_command_changes_what_is_somebody_elses_while_it_works(theirs: Database, beside: Beside) -> None:
+    """Each does its work, in a schema that AgentFlow makes between somebody's."""
+    before, tried = inventory(theirs), set()
+    env = beside.environment
+    admin = {**env, "DATABASE_URL": administrator(theirs.address)}
+
+    def ends(code: int, *command: str, env: Mapping[str, str] = env, cwd: Path = beside.here) -> None:
+        done = shell.run(*command, env=env, stdin="I cannot login\n", cwd=cwd)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), (command, done.stdout, done.stderr)
+        beside.check()
+        tried.add(command[0])
+
+    def runs(*command: str) -> Program:
+        tried.add(command[0])
+        return running(*command, env=env, cwd=beside.here)
+
+    with Shell(env, beside.here) as shell:
+        ends(0, "migrate", "--laboratory")
+        ends(0, "submit", "--requests", "-")
+        with runs("worker", "--poll", "0.05") as worker:
+            eventually(lambda: theirs.read_sql("SELECT FROM lab.workflows WHERE status = 'completed'")[1])
+            os.kill(worker.pid, signal.SIGTERM)
+            assert worker.wait(20) == 0
+        ends(1, "api", "--port", str(beside.port))
+        with runs("api", "--port", "0", "--json") as api:
+            assert api.stdout
+            told = json.loads(api.stdout.readline())
+            bearer = {"authorization": f"Bearer {told['token']}"}
+            asked = httpx.get(f"{told['url']}/workflows", headers=bearer, trust_env=False)
+            assert len(asked.json()) == 1
+            os.kill(api.pid, signal.SIGTERM)
+            api.wait(20)
+        with runs("lab", "--no-browser", "--port", str(beside.port)) as lab:
+            assert lab.stdout and "is ready" in lab.stdout.readline()  # JupyterLab itself: see below
+        ends(0, "doctor")
+        ends(0, "check")
+        ends(0, "free")
+        ends(1, "report")  # a link is in the way
+        (beside.here / "mine").mkdir()
+        ends(0, "report", cwd=beside.here / "mine")
+        ends(1, "grant", "--prefix", str(theirs.url.database), env=admin)  # one of the roles is somebody's
+        ends(0, "grant", "--prefix", f"{theirs.url.database}_lab", env=admin)
+        ends(0, "play", "A*", "--capsule", "a.json", "--svg", "a.svg", "--schema", "mine")
+        ends(0, "play", "A*", "--capsule", "b.json", "--schema", "mine", "--lanes", "process")
+        ends(0, "diff", "a.json", "b.json")
+        ends(0, "explore", *NONE, "--schema", "mine")
+        ends(0, "soak", *ONE, "--schema", "mine")
+        ends(0, "stop")
+        ends(0, "reset", "--yes")
+    assert tried == EVERY - {"atlas"}
+    after = inventory(theirs)
+    assert {name: after.get(name) for name in before} == before
+    assert [name for name in after if " mine" in name] == []
+
+
+def test_a_report_takes_the_place_of_a_report_and_of_nothing_else(engine: Engine, tmp_path: Path) -> None:
+    report, theirs = tmp_path / "artifacts" / "reliability-report.json", tmp_path / "theirs.json"
+    for _ in range(2):
+        engine.write_reliability_report(report)
+    theirs.write_text(ours := report.read_text())
+    for kind in (
+        lambda: report.symlink_to(theirs),
+        lambda: os.link(theirs, report),
+        lambda: report.write_text("{}"),
+        report.mkdir,
+    ):
+        report.unlink()
+        kind()
+        before = files(tmp_path)
+        with pytest.raises(AgentFlowError, match=r"is in the way and no report of AgentFlow's\. Nothing was written"):
+            engine.write_reliability_report(report)
+        assert files(tmp_path) == before
+    assert theirs.read_text() == ours
+
+
+@pytest.mark.long
+def test_atlas_jupyterlab_and_a_server_of_ours_leave_alone_what_is_somebody_elses(
+    theirs: Database, beside: Beside, tmp_path: Path
+) -> None:
+    before = inventory(theirs)
+    env = beside.environment
+    for command in (["atlas"], ["soak", "--requests", "-", "--workers", "2", "--kills", "4"]):
+        done = agentflow(*command, "--schema", "mine", env=env, stdin="a\nb\nc\n", cwd=beside.here)
+        assert done.returncode == 0, done.stderr
+        beside.check()
+    with installed_running("lab", "--no-browser", "--port", str(beside.port), env=env, cwd=beside.here) as lab:
+        assert lab.stderr and any("/lab/tree/notebooks" in line for line in lab.stderr)
+        beside.check()
+        lab.terminate()
+        lab.wait(30)
+    after = inventory(theirs)
+    assert {name: after.get(name) for name in before} == before
+    ours, notes = tmp_path / "server", ("notes.txt", "socket/notes.txt", "data.new-thesis/thesis.txt")
+    home.make(ours)
+    for name in notes:
+        (ours / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (ours / name).write_text("mine")
+    kept, env = files(ours), env | {"AGENTFLOW_HOME": str(ours)}
+    del env["DATABASE_URL"]
+    for command in ("migrate", "stop", "migrate", "stop"):
+        assert agentflow(command, env=env, cwd=beside.here).returncode == 0
+        beside.check()
+        assert {name: one for name, one in files(ours).items() if name in kept} == kept
+        if command == "stop":  # as after a crash, and somebody's process has the number since
+            (ours / "data" / "postmaster.pid").write_text((beside.home / "data" / "postmaster.pid").read_text())
 
 
 def test_the_first_cell_and_the_record_of_answers_adopt_nothing(theirs: Database) -> None:

@@ -265,7 +265,7 @@ def test_an_interrupt_ends_the_pair_matrix_within_two_seconds(url: str, monkeypa
 
     rung, before = 0.0, signal.signal(signal.SIGALRM, ring)
     monkeypatch.setenv("DATABASE_URL", url)
-    signal.setitimer(signal.ITIMER_REAL, 1.5)
+    signal.setitimer(signal.ITIMER_REAL, 0.7)
     try:
         with pytest.raises(KeyboardInterrupt):
             pair_matrix(database=Database(url))

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,8 +19,7 @@ from agentflow import home, server
 from agentflow.doctor import examine
 from agentflow.errors import ServerError
 from agentflow.server import Server
-from tests.support.helpers import eventually
-from tests.support.programs import agentflow, environment
+from tests.support.programs import Shell, environment
 
 AS_ROOT = os.geteuid() == 0
 SOMEBODY = 65534
@@ -98,8 +96,9 @@ def test_a_folder_that_has_our_names_is_left_alone(folder: Path) -> None:
     project(folder / "project")
     before = inventory(folder)
     refused(Server(folder / "project"), "AgentFlow did not make .*, and it is not empty. Nothing was changed")
-    for command in ("stop", "migrate", "lab"):
-        done = agentflow(command, env=environment(AGENTFLOW_HOME=str(folder / "project"), DATABASE_URL=None))
+    with Shell(environment(AGENTFLOW_HOME=str(folder / "project"), DATABASE_URL=None)) as shell:
+        every = [shell.run(command) for command in ("stop", "migrate")]
+    for done in every:
         assert done.returncode == 1 and "AgentFlow did not make" in done.stderr and "Traceback" not in done.stderr
     assert inventory(folder) == before
 
@@ -231,21 +230,28 @@ def test_data_of_another_postgresql_are_told_and_left_alone(folder: Path, versio
     assert "set AGENTFLOW_HOME to a new folder" in str(told.value) and str(told.value) == ours.trouble()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 8192])
-def test_damaged_data_are_told_by_doctor_before_a_start(folder: Path, template: Path, damage: bytes) -> None:
-    ours = copied(template, folder / "home")
-    (ours.data / "global" / "pg_control").write_bytes(damage)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AGENTFLOW_HOME", str(ours.home))
-        patch.delenv("DATABASE_URL", raising=False)
-        (wrong,) = [one for one in examine("agentflow") if one.topic == "server"]
-    assert not wrong.ok and "are damaged (" in wrong.says and "AGENTFLOW_HOME" in wrong.says
-    with pytest.raises(ServerError, match="are damaged"):
-        ours.start()
+def test_damaged_data_are_told_by_doctor_before_a_start(folder: Path) -> None:
+    ours = plain(folder / "home")
+    (ours.data / "global").mkdir()
+    for damage in (b"", b"\0" * 8192):
+        (ours.data / "global" / "pg_control").write_bytes(damage)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AGENTFLOW_HOME", str(ours.home))
+            patch.delenv("DATABASE_URL", raising=False)
+            (wrong,) = [one for one in examine("agentflow") if one.topic == "server"]
+        assert not wrong.ok and "are damaged (" in wrong.says and "AGENTFLOW_HOME" in wrong.says
+        with pytest.raises(ServerError, match="are damaged"):
+            ours.start()
 
 
 def test_eight_processes_that_make_one_empty_home_agree(folder: Path) -> None:
-    code = "import sys; from pathlib import Path; from agentflow import home; home.make(Path(sys.argv[1]))"
-    each = [subprocess.Popen([sys.executable, "-c", code, folder / "home"]) for _ in range(4)]
-    eventually(lambda: all(one.poll() is not None for one in each))
-    assert [one.returncode for one in each] == [0] * 4
+    made: list[int] = []
+    for _ in range(8):
+        if not (child := os.fork()):
+            try:
+                home.make(folder / "home")
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        made.append(child)
+    assert [os.waitpid(one, 0)[1] for one in made] == [0] * 8

@@ -19,7 +19,7 @@ from agentflow.lab.verify.checker import find_mistakes
 from agentflow.server import ADMIN, Server
 from tests.security.test_bystanders import inventory
 from tests.support.helpers import administrator, database_of_its_own
-from tests.support.programs import agentflow, environment
+from tests.support.programs import Shell, agentflow, environment
 
 Login = Callable[[str], Database]
 
@@ -158,12 +158,13 @@ def test_each_role_can_do_its_work_and_no_more(admin: Database, login: Login) ->
     Engine(worker).create_workflow("login")
 
 
-def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database, login: Login) -> None:
+def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database, login: Login, tmp_path: Path) -> None:
     migrate(ours(admin), laboratory=True)
     worker = login(grant(admin, "grant")[1])
-    here = environment(DATABASE_URL=worker.address)
-    for command in (["migrate"], ["submit", "--requests", "-"], ["report"]):
-        done = agentflow(*command, "--schema", "lab", env=here, stdin="login\n", cwd=Path(tempfile.gettempdir()))
+    with Shell(environment(DATABASE_URL=worker.address), tmp_path) as shell:
+        commands = (["migrate"], ["submit", "--requests", "-"], ["report"])
+        every = [shell.run(*command, "--schema", "lab", stdin="login\n") for command in commands]
+    for done in every:
         assert "create" not in done.stderr and "permission" not in done.stderr, done.stderr
     assert [row["status"] for row in Engine(worker).list_workflows()] == ["ready"]
 
@@ -171,20 +172,20 @@ def test_what_only_needs_rows_never_asks_for_the_right_to_create(admin: Database
 def test_a_role_of_that_name_that_is_somebody_elses_is_left_alone(admin: Database, login: Login) -> None:
     migrate(ours(admin))
     admin.command("CREATE ROLE grant_worker; COMMENT ON ROLE grant_worker IS 'the night shift'")
-    before = inventory(admin)
+    before = inventory(admin, "grant")
     with pytest.raises(BadName, match="'grant_worker' is there, and AgentFlow did not make it for this schema"):
         grant(admin, "grant")
-    assert inventory(admin) == before
+    assert inventory(admin, "grant") == before
 
 
 def test_who_may_make_no_roles_is_told_and_nothing_is_granted(admin: Database) -> None:
     migrate(ours(admin))
-    before = inventory(admin)
+    before = inventory(admin, "grant")
     with pytest.raises(
         AgentFlowError, match=r"(?s)could not be made \(permission denied to create role.*Nothing was changed"
     ):
         grant(ours(admin), "grant")
-    assert inventory(admin) == before
+    assert inventory(admin, "grant") == before
 
 
 # -- schemas that a DBA made -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import struct
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from agentflow.cli import app
 from agentflow.doctor import examine
 from agentflow.errors import AgentFlowError, BadName, DatabaseAway
 from agentflow.lab import live_api
-from tests.support.programs import agentflow, environment, running
+from tests.support.programs import Shell, environment, running
 
 CANARY = "kanarien'vogel\\ 5@!%/?#"  # whatever has a meaning in a URL, in a connection string, in a shell
 PIECES = ("kanarien", "vogel")
@@ -143,7 +144,7 @@ NEEDED = {
     "explore": ["--crashes", "0", "--expiries", "0"],
     "soak": ["--requests", "data/support_requests.csv", "--kills", "0"],
 }
-FOR_EVER = ("api", "lab", "worker")
+FOR_EVER = {"api", "lab", "worker"}
 PATIENT = {"atlas", "explore", "play", "soak"}  # they wait for a server half a minute and more
 QUICK = set(typer.main.get_command(app).commands) - PATIENT - {"stop"}  # type: ignore[attr-defined]
 
@@ -156,15 +157,20 @@ def test_no_command_prints_the_password_of_a_server_that_refuses(
     address = f"postgresql://u:{ESCAPED}@127.0.0.1:{asking.port}/x?sslpassword=vogel"
     env, said = environment(DATABASE_URL=address, AGENTFLOW_HOME=str(tmp_path)), {}
     with ExitStack() as stack:
-        programs = {name: stack.enter_context(running(name, *NEEDED.get(name, []), env=env)) for name in names}
-        for name, program in programs.items():
-            assert program.stdout
-            assert program.stderr
-            if name in FOR_EVER:
-                program.stdout.readline()
-                program.kill()
+        lasting = {
+            name: stack.enter_context(running(name, *NEEDED.get(name, []), env=env)) for name in names & FOR_EVER
+        }
+        pool, ending = stack.enter_context(ThreadPoolExecutor()), sorted(names - FOR_EVER)
+        shells = [stack.enter_context(Shell(env)) for _ in range(min(4, len(ending)))]
+        for few in pool.map(
+            lambda n: [(name, shells[n].run(name, *NEEDED.get(name, []))) for name in ending[n::4]], range(len(shells))
+        ):
+            said |= {name: done.stdout + done.stderr for name, done in few}
+        for name, program in lasting.items():
+            assert program.stdout and program.stderr
+            program.stdout.readline()
+            program.kill()
             said[name] = program.stdout.read() + program.stderr.read()
-            program.wait(30)
     for name, output in said.items():
         nothing_of_it_is_in(f"{name}: {output}")
     refused = {name for name, output in said.items() if "authentication failed" in output}
@@ -183,10 +189,11 @@ def test_no_command_and_no_log_line_of_a_server_that_works_has_it(url: str, sche
         ["reset", "--yes"],
         ["report"],
     )
-    for command in commands:
-        done = agentflow(*command, "--schema", database.schema, env=env)
-        assert "***@" in done.stdout or command[0] in ("doctor", "report", "reset")
-        nothing_of_it_is_in(done.stdout + done.stderr)
+    with Shell(env) as shell:
+        for command in commands:
+            done = shell.run(*command, "--schema", database.schema)
+            assert "***@" in done.stdout or command[0] in ("doctor", "report", "reset")
+            nothing_of_it_is_in(done.stdout + done.stderr)
 
 
 def test_neither_the_api_nor_a_cell_that_asks_it_shows_it(asking: Asking, url: str) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from agentflow.lab.schedule.capsule import Capsule
 from agentflow.lab.schedule.grammar import MAX_TIMES, parse
 from agentflow.lab.schedule.play import play
 from agentflow.requests import read_requests
-from tests.support.programs import agentflow, environment
+from tests.support.programs import Shell, environment
 
 TITLE = "\x1b]0;owned\x07"  # sets the window's title; others move the cursor, answer as if typed, or turn text around
 OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -45,8 +46,15 @@ def altered(capsule: Path, to: Path, *, sealed: bool = True, **changes: Any) -> 
     return to
 
 
-def printed(*arguments: str, env: dict[str, str], cwd: Path, stdin: str = "") -> str:
-    done = agentflow(*arguments, env=env, cwd=cwd, stdin=stdin)
+@pytest.fixture
+def shell(engine: Engine, url: str, tmp_path: Path) -> Iterator[Shell]:
+    """Where commands are started, in an empty laboratory."""
+    with Shell(environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema), tmp_path) as shell:
+        yield shell
+
+
+def printed(shell: Shell, *arguments: str) -> str:
+    done = shell.run(*arguments)
     said = done.stdout + done.stderr
     assert "Traceback" not in said
     assert OBEYED.findall(said) == [], said
@@ -54,9 +62,8 @@ def printed(*arguments: str, env: dict[str, str], cwd: Path, stdin: str = "") ->
 
 
 def test_a_terminal_obeys_nothing_that_came_from_a_file_a_row_or_an_option(
-    engine: Engine, url: str, tmp_path: Path, capsule: Path
+    engine: Engine, shell: Shell, tmp_path: Path, capsule: Path
 ) -> None:
-    env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
     history = json.loads(capsule.read_text())["history"]
     history[2]["subject"] = EVIL
     outcome = json.loads(capsule.read_text())["outcome"] | {"sentence": EVIL}
@@ -66,7 +73,7 @@ def test_a_terminal_obeys_nothing_that_came_from_a_file_a_row_or_an_option(
     altered(capsule, tmp_path / "history.json", history=history)
     altered(capsule, tmp_path / "broken.json", sealed=False, schedule=f"A* {TITLE}")
     said = [
-        printed(*command, env=env, cwd=tmp_path)
+        printed(shell, *command)
         for command in (
             ["play", f"A*5 {TITLE}"], ["submit", "--requests", "a.csv"], ["submit", "--requests", f"{TITLE}.jsonl"],
             ["diff", str(capsule), "sentence.json"], ["diff", str(capsule), "history.json"],
@@ -76,8 +83,8 @@ def test_a_terminal_obeys_nothing_that_came_from_a_file_a_row_or_an_option(
     assert sum("\\u001b" in one or "\\x1b" in one for one in said) >= 6
     workflow_id = EVIL.replace("\0", "")
     engine.create_workflow("x", workflow_id=workflow_id)
-    assert "\\u009b2J" in printed("check", "--json", env=env, cwd=tmp_path)
-    told = json.loads(agentflow("check", "--json", env=env, cwd=tmp_path).stdout)
+    assert "\\u009b2J" in printed(shell, "check", "--json")
+    told = json.loads(shell.run("check", "--json").stdout)
     assert [mistake["row"] for mistake in told["mistakes"]] == [workflow_id]  # JSON keeps its meaning
 
 
