@@ -445,6 +445,38 @@ def test_a_reset_empties_no_table_that_only_has_our_tables_name(theirs: Database
     let_go("engine", "swapped")
 
 
+def test_a_reset_empties_no_table_that_inherits_from_ours(theirs: Database) -> None:
+    engine = fresh_laboratory("mixed")
+    theirs.command("CREATE TABLE mixed.archive() INHERITS (mixed.workflows)")
+    engine.create_workflow("r")
+    theirs.command("INSERT INTO mixed.archive SELECT * FROM ONLY mixed.workflows")
+    engine.reset_database()
+    assert theirs.read_sql("SELECT count(*) FROM mixed.archive")[1] == [{"count": 1}]
+    let_go("engine", "mixed")
+
+
+def test_a_schema_with_effects_alone_becomes_no_laboratory(theirs: Database) -> None:
+    migrate(database := Database(theirs.address, "orders"))
+    Engine(database).execute_simulated_tool("order-1:pay")
+    with pytest.raises(NotALaboratory, match="contains workflows or effects"):
+        fresh_laboratory("orders")
+    assert theirs.read_sql("SELECT count(*) FROM orders_world.tool_ledger")[1] == [{"count": 1}]
+    database.close()
+
+
+def test_no_function_of_somebody_elses_is_called_for_postgresqls_own(theirs: Database) -> None:
+    """It takes our arguments better than PostgreSQL's; whoever may create in `public` could leave it there."""
+    for name in ("obj_description(oid, text)", "to_regclass(text)"):
+        theirs.command(
+            f"CREATE FUNCTION public.{name} RETURNS text LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE 'somebody else was asked'; END $$"
+        )
+    engine = fresh_laboratory("mixed")
+    engine.create_workflow("r")
+    assert engine.run_once("A")
+    let_go("engine", "mixed")
+
+
 def test_a_world_that_somebody_put_in_place_of_ours_is_not_filled(theirs: Database) -> None:
     fresh_laboratory("swapped")
     theirs.command("DROP TABLE swapped_world.tool_ledger, swapped_world.tool_attempts; DROP SCHEMA swapped_world")

@@ -215,18 +215,33 @@ def test_an_older_home_is_known_by_what_our_initdb_wrote(folder: Path, template:
     ours.stop()
     assert not (ours.home / home.MARK).exists()
     conf = ours.data / "postgresql.conf"
-    conf.write_text(conf.read_text().replace("'../socket'", "'/tmp'"))
-    refused(ours, "AgentFlow did not make")
+    written = conf.read_text()
+    for folders in ("'/tmp'", "''"):  # the second is what a server has that hears TCP alone
+        conf.write_text(written.replace("'../socket'", folders))
+        refused(ours, "AgentFlow did not make")
 
 
-@pytest.mark.parametrize("version", ["17", "19", ""])
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="only there the system says where a process stands")
+def test_a_process_that_a_stale_file_names_is_not_signalled(folder: Path, template: Path) -> None:
+    ours = copied(template, folder / "home")
+    with subprocess.Popen(["sleep", "600"]) as bystander, home.locked(ours.home / "lifeline", 1):
+        try:
+            (ours.data / "postmaster.pid").write_text(f"{bystander.pid}\n{ours.data}\n{int(time.time())}\n5432\n")
+            with pytest.raises(ServerError, match=f"names process {bystander.pid}, which is no part of it"):
+                ours.stop()
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+@pytest.mark.parametrize("version", ["17", "19", "", "17';touch PWNED;'"])
 def test_data_of_another_postgresql_are_told_and_left_alone(folder: Path, version: str) -> None:
     ours = plain(folder / "home")
     (ours.data / "PG_VERSION").write_text(f"{version}\n")
-    with pytest.raises(
-        ServerError, match=f"were made by PostgreSQL {version or 'of no version'}, and PostgreSQL 18 cannot"
-    ) as told:
+    said = f"were made by PostgreSQL {version[:2] or 'of no version'}, and PostgreSQL 18 cannot"
+    with pytest.raises(ServerError, match=said) as told:
         ours.start()
+    assert "PWNED" not in str(told.value)
     assert "set AGENTFLOW_HOME to a new folder" in str(told.value) and str(told.value) == ours.trouble()
 
 
@@ -242,6 +257,9 @@ def test_damaged_data_are_told_by_doctor_before_a_start(folder: Path) -> None:
         assert not wrong.ok and "are damaged (" in wrong.says and "AGENTFLOW_HOME" in wrong.says
         with pytest.raises(ServerError, match="are damaged"):
             ours.start()
+    for name in ("postgresql.conf", "PG_VERSION"):
+        (ours.data / name).unlink()
+        assert f"are damaged ({name} is missing)" in str(ours.trouble())
 
 
 def test_eight_processes_that_make_one_empty_home_agree(folder: Path) -> None:
