@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import time
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import nbformat
 import pytest
@@ -83,6 +85,26 @@ def test_a_page_leads_nowhere_by_itself_and_sends_nothing(folder: Path, html: st
     body = page[page.index("<body>") :]
     assert not re.search("<(base|embed|form|frame|iframe|link|meta|object|script)", body, re.IGNORECASE)
     assert "base-uri 'none'; form-action 'none'" in page[: page.index("<style>")]
+
+
+NAMES = [
+    '05-"><meta http-equiv=refresh content=0;url=https:evil.example>', "<meta http-equiv=refresh content=0;url=x>",
+    "javascript:alert(1)", "06-'onclick=a&quot;<b>%22", "#a?b", "\udcff-not-text",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_the_name_of_a_notebook_is_text_in_every_page_and_leads_to_its_own(folder: Path, name: str) -> None:
+    link = quote(os.fsencode(name), safe="")
+    cells = [V4.new_markdown_cell(f"[Here]({link}.ipynb#end)"), V4.new_code_cell("1", execution_count=1)]
+    paths = [folder / f"{one}.ipynb" for one in ("01-page", name, "99-page")]
+    for path in paths:
+        nbformat.write(V4.new_notebook(cells=cells), path)
+    for file in build(paths, folder.parent / "site"):
+        body = file.read_text().partition("<body>")[2]
+        assert not re.search(r"<(meta|b)\b|<[^<>]*\bonclick=[^<>]*>", body)
+        led = {unquote(one.partition("#")[0], errors="surrogateescape") for one in re.findall('href="([^"#]+)', body)}
+        assert f"{name}.html" in led and all((folder.parent / "site" / one).exists() for one in led)
 
 
 UNITS = {

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import nbformat
 from mistune import BlockParser, InlineParser
@@ -76,7 +77,12 @@ def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
 
 
 def _way(word: str, page: Page) -> tuple[str, str]:
-    return f"{page.name}.html", f"{word}: {page.title}"
+    return _address(page.name), f"{word}: {page.title}"
+
+
+def _address(name: str) -> str:
+    """Where a link leads to the page of this name, whatever is in it."""
+    return f"{quote(os.fsencode(name), safe='')}.html"
 
 
 def _page(path: Path, names: Sequence[str]) -> Page:
@@ -179,8 +185,9 @@ def _with_own_links(text: str, names: Sequence[str]) -> str:
         stem, _, place = target.partition("#")
         if re.match(r"(https?:|mailto:|#)", target):
             return f'{found[1]}href="{target}"'
-        if stem.endswith(".ipynb") and Path(stem).stem in names:
-            return f'{found[1]}href="{Path(stem).stem}.html{"#" + place if place else ""}"'
+        name = Path(unquote(html.unescape(stem), errors="surrogateescape")).stem
+        if stem.endswith(".ipynb") and name in names:
+            return f'{found[1]}href="{_address(name)}{"#" + place if place else ""}"'
         return found[1]
 
     return re.sub(r'(<a\b[^<>]*?)href="([^"]*)"', lead, text)
@@ -200,7 +207,7 @@ def _index(pages: Sequence[Page]) -> str:
 
 def _line(page: Page) -> str:
     """The line of this page in the index."""
-    link = f'<a href="{page.name}.html">{page.name[:2]} · {html.escape(page.title)}</a>'
+    link = f'<a href="{_address(page.name)}">{html.escape(page.name[:2])} · {html.escape(page.title)}</a>'
     about = f'<br>{html.escape(page.about)}<br><span class="mute">{html.escape(page.note)}</span>' if page.about else ""
     return f"<li>{link}{about}</li>"
 
@@ -228,7 +235,7 @@ def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -
 </body>
 </html>
 """
-    file.write_text(page, encoding="utf-8")
+    file.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
     return file
 
 
