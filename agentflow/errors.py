@@ -10,7 +10,11 @@ import re
 import traceback
 from typing import Any
 
-_OBEYED = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_OBEYED = (  # controls, ends of lines and halves of characters; and what is there unseen: Unicode's category Cf
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
 
 
 class AgentFlowError(Exception):
@@ -245,4 +249,6 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 def printable(text: str) -> str:
     """Returns the text with what PostgreSQL cannot keep or a terminal obeys written as escapes (JSON's); lines and tabs stay."""
-    return re.sub(_OBEYED, lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(
+        _OBEYED, lambda found: re.sub("....", r"\\u\g<0>", found[0].encode("utf-16-be", "surrogatepass").hex()), text
+    )
