@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -13,7 +15,7 @@ import nbformat
 import pytest
 
 from agentflow import AgentFlowError
-from agentflow.lab.site.site import SKIP, build
+from agentflow.lab.site.site import build
 
 V4 = nbformat.v4
 SECRET = "root:x:0:0:a secret of the builder"
@@ -137,7 +139,7 @@ def test_a_page_of_somebody_else_is_neither_overwritten_nor_deleted(folder: Path
     page_of(folder)
     site, thesis = folder.parent / "site", folder.parent / "thesis.html"
     (site / "other.html").write_text("a page of somebody else")
-    thesis.write_text(text := f"a thesis{SKIP * (kind == 'link')}")
+    thesis.write_text(text := (site / name).read_text() if kind == "link" else "a thesis")
     (site / name).unlink()
     (site / name).symlink_to(thesis) if kind == "link" else (site / name).write_text(text)
     with pytest.raises(AgentFlowError, match="in the way"):
@@ -146,3 +148,61 @@ def test_a_page_of_somebody_else_is_neither_overwritten_nor_deleted(folder: Path
     (site / name).unlink()
     page_of(folder)
     assert (site / "other.html").read_text() == "a page of somebody else"
+
+
+def test_a_page_that_a_learner_changed_or_saved_under_another_name_is_theirs(folder: Path) -> None:
+    page = page_of(folder)
+    site = folder.parent / "site"
+    theirs = {
+        "01-page (1).html": page.replace("A page", "My notes"),
+        "copy.html": page,
+        "empty.html": "",
+        "line.html": "\n",
+    }
+    for name, text in theirs.items():
+        (site / name).write_text(text)
+    os.mkfifo(site / "pipe.html")
+    assert page_of(folder) == page
+    assert {name: (site / name).read_text() for name in theirs} == theirs
+    (site / "01-page.html").write_text(page.replace("A page", "My notes"))
+    with pytest.raises(AgentFlowError, match="changed since"):
+        page_of(folder)
+    assert "My notes" in (site / "01-page.html").read_text()
+
+
+def test_a_link_or_a_file_in_place_of_the_site_is_refused(folder: Path) -> None:
+    page_of(folder)
+    (folder.parent / "site").rename(elsewhere := folder.parent / "elsewhere")
+    (folder.parent / "site").symlink_to(elsewhere)
+    before = {file: file.stat().st_mtime_ns for file in elsewhere.iterdir()}
+    with pytest.raises(AgentFlowError, match="a link or a file"):
+        page_of(folder)
+    assert before == {file: file.stat().st_mtime_ns for file in elsewhere.iterdir()}
+    (folder.parent / "site").unlink()
+    (folder.parent / "site").write_text("")
+    with pytest.raises(AgentFlowError, match="a link or a file"):
+        page_of(folder)
+
+
+CELLS = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": %s}'
+TEXT = CELLS % '[{"cell_type": "markdown", "metadata": {}, "source": "%s"}]'
+BROKEN = [
+    "{}", "[]", "x", "\0", "[" * 9000, CELLS % 7, CELLS % "[7]", CELLS % '[{"cell_type": "code"}]',
+    TEXT % "![x](attachment:../a)", '{"nbformat": 99, "cells": []}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_notebook_is_told_in_a_sentence(folder: Path, text: str) -> None:
+    (folder / "02-broken.ipynb").write_text(text)
+    with pytest.raises(AgentFlowError, match=r"02-broken\.ipynb cannot be shown"):
+        build([folder / "02-broken.ipynb"], folder.parent / "site")
+    assert not (folder.parent / "site").exists()
+
+
+def test_the_program_says_what_is_wrong_and_shows_no_traceback(folder: Path) -> None:
+    for spoil in ((folder / "1.ipynb").mkdir, lambda: (folder / "1.ipynb").rmdir() or os.mkfifo(folder / "1.ipynb")):
+        spoil()
+        command = [sys.executable, "-m", "agentflow.lab.site"]
+        done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "1.ipynb is no file" in done.stderr
