@@ -6,11 +6,9 @@ says what happened, where, and what to do next.
 
 from __future__ import annotations
 
-import re
 import traceback
+import unicodedata
 from typing import Any
-
-_OBEYED = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 class AgentFlowError(Exception):
@@ -244,5 +242,8 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Returns the text with what PostgreSQL cannot keep or a terminal obeys written as escapes (JSON's); lines and tabs stay."""
-    return re.sub(_OBEYED, lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Returns the text with what PostgreSQL cannot keep, or a terminal obeys or hides, as JSON's escapes; lines and tabs stay."""
+    hidden = {c for c in set(text) - {"\n", "\t"} if unicodedata.category(c) in "Cc Cf Cs Zl Zp"}
+    return text.translate(
+        {ord(c): f"u{c.encode('utf-16-be', 'surrogatepass').hex('u', 2)}".replace("u", "\\u") for c in hidden}
+    )

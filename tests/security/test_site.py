@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import nbformat
 import pytest
 
 from agentflow import AgentFlowError
-from agentflow.lab.site.site import SKIP, build
+from agentflow.lab.site.site import build
 
 V4 = nbformat.v4
 SECRET = "root:x:0:0:a secret of the builder"
@@ -85,6 +89,26 @@ def test_a_page_leads_nowhere_by_itself_and_sends_nothing(folder: Path, html: st
     assert "base-uri 'none'; form-action 'none'" in page[: page.index("<style>")]
 
 
+NAMES = [
+    '05-"><meta http-equiv=refresh content=0;url=https:evil.example>', "<meta http-equiv=refresh content=0;url=x>",
+    "javascript:alert(1)", "06-'onclick=a&quot;<b>%22", "#a?b", "\udcff-not-text",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_the_name_of_a_notebook_is_text_in_every_page_and_leads_to_its_own(folder: Path, name: str) -> None:
+    link = quote(os.fsencode(name), safe="")
+    cells = [V4.new_markdown_cell(f"[Here]({link}.ipynb#end)"), V4.new_code_cell("1", execution_count=1)]
+    paths = [folder / f"{one}.ipynb" for one in ("01-page", name, "99-page")]
+    for path in paths:
+        nbformat.write(V4.new_notebook(cells=cells), path)
+    for file in build(paths, folder.parent / "site"):
+        body = file.read_text().partition("<body>")[2]
+        assert not re.search(r"<(meta|b)\b|<[^<>]*\bonclick=[^<>]*>", body)
+        led = {unquote(one.partition("#")[0], errors="surrogateescape") for one in re.findall('href="([^"#]+)', body)}
+        assert f"{name}.html" in led and all((folder.parent / "site" / one).exists() for one in led)
+
+
 UNITS = {
     "sheets": ("<style>", ""), "pictures": ("<img ", ""), "links": ("<a ", ""), "tags": ("<", "# <"),
     "references": ('<a href="', ""),
@@ -115,7 +139,7 @@ def test_a_page_of_somebody_else_is_neither_overwritten_nor_deleted(folder: Path
     page_of(folder)
     site, thesis = folder.parent / "site", folder.parent / "thesis.html"
     (site / "other.html").write_text("a page of somebody else")
-    thesis.write_text(text := f"a thesis{SKIP * (kind == 'link')}")
+    thesis.write_text(text := (site / name).read_text() if kind == "link" else "a thesis")
     (site / name).unlink()
     (site / name).symlink_to(thesis) if kind == "link" else (site / name).write_text(text)
     with pytest.raises(AgentFlowError, match="in the way"):
@@ -124,3 +148,61 @@ def test_a_page_of_somebody_else_is_neither_overwritten_nor_deleted(folder: Path
     (site / name).unlink()
     page_of(folder)
     assert (site / "other.html").read_text() == "a page of somebody else"
+
+
+def test_a_page_that_a_learner_changed_or_saved_under_another_name_is_theirs(folder: Path) -> None:
+    page = page_of(folder)
+    site = folder.parent / "site"
+    theirs = {
+        "01-page (1).html": page.replace("A page", "My notes"),
+        "copy.html": page,
+        "empty.html": "",
+        "line.html": "\n",
+    }
+    for name, text in theirs.items():
+        (site / name).write_text(text)
+    os.mkfifo(site / "pipe.html")
+    assert page_of(folder) == page
+    assert {name: (site / name).read_text() for name in theirs} == theirs
+    (site / "01-page.html").write_text(page.replace("A page", "My notes"))
+    with pytest.raises(AgentFlowError, match="changed since"):
+        page_of(folder)
+    assert "My notes" in (site / "01-page.html").read_text()
+
+
+def test_a_link_or_a_file_in_place_of_the_site_is_refused(folder: Path) -> None:
+    page_of(folder)
+    (folder.parent / "site").rename(elsewhere := folder.parent / "elsewhere")
+    (folder.parent / "site").symlink_to(elsewhere)
+    before = {file: file.stat().st_mtime_ns for file in elsewhere.iterdir()}
+    with pytest.raises(AgentFlowError, match="a link or a file"):
+        page_of(folder)
+    assert before == {file: file.stat().st_mtime_ns for file in elsewhere.iterdir()}
+    (folder.parent / "site").unlink()
+    (folder.parent / "site").write_text("")
+    with pytest.raises(AgentFlowError, match="a link or a file"):
+        page_of(folder)
+
+
+CELLS = '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": %s}'
+TEXT = CELLS % '[{"cell_type": "markdown", "metadata": {}, "source": "%s"}]'
+BROKEN = [
+    "{}", "[]", "x", "\0", "[" * 9000, CELLS % 7, CELLS % "[7]", CELLS % '[{"cell_type": "code"}]',
+    TEXT % "![x](attachment:../a)", '{"nbformat": 99, "cells": []}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_notebook_is_told_in_a_sentence(folder: Path, text: str) -> None:
+    (folder / "02-broken.ipynb").write_text(text)
+    with pytest.raises(AgentFlowError, match=r"02-broken\.ipynb cannot be shown"):
+        build([folder / "02-broken.ipynb"], folder.parent / "site")
+    assert not (folder.parent / "site").exists()
+
+
+def test_the_program_says_what_is_wrong_and_shows_no_traceback(folder: Path) -> None:
+    for spoil in ((folder / "1.ipynb").mkdir, lambda: (folder / "1.ipynb").rmdir() or os.mkfifo(folder / "1.ipynb")):
+        spoil()
+        command = [sys.executable, "-m", "agentflow.lab.site"]
+        done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "1.ipynb is no file" in done.stderr

@@ -71,3 +71,11 @@ def test_a_listener_whose_connection_was_ended_listens_again(mine: Engine, url: 
     eventually(lambda: emptied(mine) is None and listeners(mine) not in ([], [before]))
     terminals_reset(url)
     assert re.match(SAID, emptied(mine) or "") and this_process() not in (emptied(mine) or "")
+
+
+@pytest.mark.parametrize("told", ["{evil} by {evil}", "{evil}", " by {evil}"])
+def test_what_a_stranger_tells_the_listener_is_harmless_and_bounded(mine: Engine, told: str) -> None:
+    evil = "\x1b]0;owned\x07\u202e\ufeff\nNothing was moved" + "x" * 3_000
+    mine.database.read_sql("SELECT pg_notify('t_two_emptied', :told)", {"told": told.format(evil=evil)})
+    said = emptied(mine) or ""
+    assert said.startswith("Another program (") and said.isprintable() and len(said) < 700

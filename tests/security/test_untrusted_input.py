@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 
 from agentflow import Engine
 from agentflow.cli import launch
-from agentflow.errors import AgentFlowError, BadCapsule, BadRequestFile, BadSchedule, UnknownWorkflow
+from agentflow.errors import AgentFlowError, BadCapsule, BadRequestFile, BadSchedule, UnknownWorkflow, printable
 from agentflow.lab.schedule.capsule import Capsule
 from agentflow.lab.schedule.grammar import MAX_TIMES, parse
 from agentflow.lab.schedule.play import play
@@ -23,8 +25,8 @@ from agentflow.requests import read_requests
 from tests.support.programs import Shell, environment
 
 TITLE = "\x1b]0;owned\x07"  # sets the window's title; others move the cursor, answer as if typed, or turn text around
-OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-EVIL = f"a{TITLE}b\x9b2Jc\u202ed\re\x08f\x00g"
+OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+EVIL = f"a{TITLE}b\x9b2Jc\u202ed\re\x08f\x00g\u200bh\ufeff"
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,16 @@ def test_what_an_error_says_is_harmless_where_python_prints_it_too(error: AgentF
     assert OBEYED.findall(str(error)) == []
 
 
+def test_what_cannot_be_seen_is_written_as_an_escape_that_json_reads() -> None:
+    hidden = [
+        c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Cf", "Cc", "Cs", "Zl", "Zp")
+    ]
+    assert {"\ufeff", "\u200b", "\u2060", "\U000e0041"} < set(hidden)
+    assert [c for c in hidden if printable(c) == c] == ["\t", "\n"]
+    assert [c for c in hidden if c not in "\t\n" and json.loads(f'"{printable(c)}"') != c] == []
+    assert printable(seen := "é\xa0汉ก\u0301😀") == seen
+
+
 def test_a_capsule_is_harmless_to_look_at_and_an_entry_stays_one_line(capsule: Path, tmp_path: Path) -> None:
     data = json.loads(capsule.read_text())
     data["history"][2]["subject"] = f"classify{EVIL}"
@@ -108,6 +120,33 @@ def test_a_capsule_is_harmless_to_look_at_and_an_entry_stays_one_line(capsule: P
     loaded = Capsule.load(altered(capsule, tmp_path / "c.json", history=data["history"]))
     assert OBEYED.findall(repr(loaded)) == []
     assert [line for line in repr(loaded).splitlines() if line.startswith("  9. the workflow completes")] == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "endless", "large", "folder", "none"])
+def test_what_is_no_file_of_a_bounded_size_is_refused_before_it_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "c.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("device", "endless"):
+        path.symlink_to("/dev/tty" if kind == "device" else "/dev/zero")
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, 2**40)
+    elif kind == "folder":
+        path.mkdir()
+    done = agentflow("diff", str(path), str(path), env=environment(), cwd=tmp_path, seconds=20)
+    assert done.returncode == 2 and "Give a file that Capsule.save()" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("workflow_id", ["../../evil", "/evil", "a\0b", "\ud800"])
+def test_the_id_of_a_workflow_leads_a_picture_nowhere_else(capsule: Path, tmp_path: Path, workflow_id: str) -> None:
+    (tmp_path / "a" / "gap-").mkdir(parents=True)
+    requests = [*json.loads(capsule.read_text())["requests"], {"workflow_id": workflow_id, "input": "x"}]
+    loaded = Capsule.load(altered(capsule, tmp_path / "c.json", requests=requests))
+    with pytest.raises(BadCapsule, match="cannot be part of a file's name"):
+        loaded.draw(tmp_path / "a" / "gap.svg")
+    assert sorted(one.name for one in tmp_path.rglob("*")) == ["a", "c.json", "gap-"]
 
 
 LINES = [

@@ -85,7 +85,8 @@ class Watch:
 
     def _note(self, heard: psycopg.Notify) -> None:
         when, _, who = heard.payload.partition(" by ")
-        self._said = None if who == this_process() else _emptied_by(self.database.schema, when, who)
+        told = [repr(part[:200])[1:-1][:200] for part in (when, who)]  # anybody may tell anything, at any length
+        self._said = None if who == this_process() else _emptied_by(self.database.schema, *told)
 
     def close(self) -> None:
         """Stops listening."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -120,9 +122,14 @@ class Capsule:
     def draw(self, path: str | Path) -> list[Path]:
         """Writes the timeline to the file, as SVG; several workflows have a file each: `gap.svg`, `gap-request-2.svg`.
 
-        Raises OSError.
+        Raises OSError, and BadCapsule before anything is written if the id of a workflow cannot be part of a file's name.
         """
         first = Path(path)
+        if odd := next((one for one in self.workflows[1:] if re.search("[\0/\ud800-\udfff]", one)), None):
+            raise BadCapsule(
+                f"The workflow {brief(odd, 200)!r} of this capsule cannot be part of a file's name. Nothing was written; save "
+                "its picture under a name of your own: capsule.picture(capsule.workflows[1]).save('mine.svg')."
+            )
         names = [first, *(first.with_stem(f"{first.stem}-{workflow_id}") for workflow_id in self.workflows[1:])]
         return [self.picture(one).save(name) for one, name in zip(self.workflows or ["request-1"], names, strict=True)]
 
@@ -208,15 +215,21 @@ def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
 
 
 def _json_of(path: Path) -> Any:
+    why = f"has more than {MAX_BYTES:,} bytes"
     again = "Give a file that Capsule.save() or `agentflow play --capsule` wrote."
     try:
-        if path.stat().st_size <= MAX_BYTES:
-            return json.loads(path.read_text(encoding="utf-8"))
+        found = path.stat()
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            why = "is no regular file"  # a pipe would be waited for, and a device may have no end
+        elif found.st_size <= MAX_BYTES:
+            with path.open("rb") as file:
+                if len(read := file.read(MAX_BYTES + 1)) <= MAX_BYTES:  # it may grow, and some files state no size
+                    return json.loads(read.decode())
     except OSError as error:
         raise BadCapsule(f"{path} cannot be read ({error.strerror}). {again}") from error
     except (ValueError, RecursionError) as error:
         raise BadCapsule(f"{path} is not JSON, so it is not a capsule. {again}") from error
-    raise BadCapsule(f"{path} has more than {MAX_BYTES:,} bytes, so it is not a capsule. {again}")
+    raise BadCapsule(f"{path} {why}, so it is not a capsule. {again}")
 
 
 def _read(path: str, data: Any) -> Capsule:

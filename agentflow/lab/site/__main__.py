@@ -7,5 +7,5 @@ from .site import main
 
 try:
     print(main())
-except AgentFlowError as error:
+except (AgentFlowError, OSError) as error:
     sys.exit(f"site: {error}")

@@ -7,6 +7,7 @@ browser keep to that. The pages show what a run showed when no question was answ
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import mimetypes
 import os
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import nbformat
 from mistune import BlockParser, InlineParser
@@ -32,7 +34,7 @@ NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # What a notebook may not bring: a policy stops most of it, but nothing stops `<meta http-equiv="refresh">`.
 _REFUSED = re.compile(r"<(?=/?(?:base|embed|form|frame|iframe|link|meta|object|script)\b)", re.IGNORECASE)
-SKIP = '<a class="skip" href="#main">Skip to the lesson</a>'  # by which a page of ours is known
+SKIP = '<a class="skip" href="#main">Skip to the lesson</a>'
 COLOURED = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
 PROMISE = (
@@ -55,15 +57,19 @@ class Page:
 def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
     """Writes the site of these executed notebooks into `place`; older pages of ours are gone. Returns the files, the index first.
 
-    Raises AgentFlowError for a notebook that was not executed, a picture that is not beside it, or a file in the way.
+    Raises AgentFlowError for a notebook that cannot be read or was not executed, a picture that is not beside it, or a file
+    in the way.
     """
     pages = [_page(path, [one.stem for one in paths]) for path in paths]
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise AgentFlowError(f"{place} is no folder but a link or a file. Nothing was written; move it elsewhere.")
     place.mkdir(parents=True, exist_ok=True)
-    ours = {old for old in place.glob("*.html") if not old.is_symlink() and SKIP in old.read_text(errors="replace")}
+    ours = {old for old in place.glob("*.html") if _is_ours(old)}
     for file in (place / f"{name}.html" for name in ("index", *(page.name for page in pages))):
         if file not in ours and os.path.lexists(file):
             raise AgentFlowError(
-                f"{file} is in the way and no page of this site. Nothing was written; move it elsewhere."
+                f"{file} is in the way: this AgentFlow did not write it, or it was changed since. Nothing was written; "
+                "move it elsewhere."
             )
     for old in ours:
         old.unlink()
@@ -75,11 +81,42 @@ def build(paths: Sequence[Path], place: Path = PLACE) -> list[Path]:
     return written
 
 
+def _mark(name: str, page: bytes) -> bytes:
+    """The last line of a page of ours, which a page that was changed or has another name does not have."""
+    return f"<!-- agentflow.lab.site {hashlib.sha256(os.fsencode(name) + b'/' + page).hexdigest()} -->\n".encode()
+
+
+def _is_ours(file: Path) -> bool:
+    if file.is_symlink() or not file.is_file():
+        return False
+    *lines, last = file.read_bytes().splitlines(keepends=True) or [b""]
+    return last == _mark(file.name, b"".join(lines))
+
+
 def _way(word: str, page: Page) -> tuple[str, str]:
-    return f"{page.name}.html", f"{word}: {page.title}"
+    return _address(page.name), f"{word}: {page.title}"
+
+
+def _address(name: str) -> str:
+    """Where a link leads to the page of this name, whatever is in it."""
+    return f"{quote(os.fsencode(name), safe='')}.html"
 
 
 def _page(path: Path, names: Sequence[str]) -> Page:
+    try:
+        if path.is_file():
+            return _page_of(path, names)
+        why = "is no file"
+    except AgentFlowError:
+        raise
+    except Exception as error:  # whatever the libraries that read and render it raise at what a stranger wrote
+        why = f"cannot be shown ({type(error).__name__}: {str(error)[:200]!r})"
+    raise AgentFlowError(
+        f"{path} {why}. Nothing was written; open it in JupyterLab, mend and save it, or move it elsewhere."
+    )
+
+
+def _page_of(path: Path, names: Sequence[str]) -> Page:
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     if unexecuted := next((cell for cell in code if cell.execution_count is None), None):
@@ -179,8 +216,9 @@ def _with_own_links(text: str, names: Sequence[str]) -> str:
         stem, _, place = target.partition("#")
         if re.match(r"(https?:|mailto:|#)", target):
             return f'{found[1]}href="{target}"'
-        if stem.endswith(".ipynb") and Path(stem).stem in names:
-            return f'{found[1]}href="{Path(stem).stem}.html{"#" + place if place else ""}"'
+        name = Path(unquote(html.unescape(stem), errors="surrogateescape")).stem
+        if stem.endswith(".ipynb") and name in names:
+            return f'{found[1]}href="{_address(name)}{"#" + place if place else ""}"'
         return found[1]
 
     return re.sub(r'(<a\b[^<>]*?)href="([^"]*)"', lead, text)
@@ -200,7 +238,7 @@ def _index(pages: Sequence[Page]) -> str:
 
 def _line(page: Page) -> str:
     """The line of this page in the index."""
-    link = f'<a href="{page.name}.html">{page.name[:2]} · {html.escape(page.title)}</a>'
+    link = f'<a href="{_address(page.name)}">{html.escape(page.name[:2])} · {html.escape(page.title)}</a>'
     about = f'<br>{html.escape(page.about)}<br><span class="mute">{html.escape(page.note)}</span>' if page.about else ""
     return f"<li>{link}{about}</li>"
 
@@ -228,7 +266,8 @@ def _write(file: Path, title: str, body: str, ways: Sequence[tuple[str, str]]) -
 </body>
 </html>
 """
-    file.write_text(page, encoding="utf-8")
+    made = page.encode(errors="xmlcharrefreplace")
+    file.write_bytes(made + _mark(file.name, made))
     return file
 
 

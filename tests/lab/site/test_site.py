@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
-from agentflow.lab.site.site import POLICY, PROMISE, SKIP, build
+from agentflow.lab.site.site import POLICY, PROMISE, build
 from tests.support.browser import chromium_browser
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -158,7 +158,9 @@ def test_a_page_is_whole_for_those_who_do_not_see_it(site: list[Path]) -> None:
 
 
 def test_building_again_leaves_no_page_of_a_notebook_that_is_gone(site: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "gone.html").write_text(SKIP)
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# X")]), tmp_path / "gone.ipynb")
+    build([tmp_path / "gone.ipynb"], tmp_path)
+    (tmp_path / "gone.ipynb").unlink()
     written = build([ROOT / "notebooks" / "01-retry-or-checkpoint.ipynb"], tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(written)
 
