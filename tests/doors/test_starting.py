@@ -14,7 +14,7 @@ from agentflow import Engine
 from agentflow.jupyterlab import ServerApp
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.programs import INSTALLED, environment
+from tests.support.programs import INSTALLED, environment, started
 
 
 def test_two_labs_that_start_in_the_same_second_take_two_ports() -> None:
@@ -62,6 +62,31 @@ def test_an_interrupt_while_a_command_starts_ends_it_without_a_traceback(
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode in (-number, 128 + number), done.stderr.strip()) == (True, "")
+
+
+_EARLY = """
+import importlib, signal, sys
+where, what, number = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))
+home = getattr(importlib.import_module(where), "Server", None) or sys.modules[where]
+begin = getattr(home, what)
+def after(*given, **named):
+    signal.raise_signal(number)
+    return begin(*given, **named)
+setattr(home, what, after)
+from agentflow.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("where", "what"), [("agentflow.api", "create_app"), ("uvicorn", "run")])
+def test_the_api_ends_also_before_it_listens(
+    where: str, what: str, number: signal.Signals, url: str, engine: Engine
+) -> None:
+    env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
+    with started([where, what, str(int(number)), "api", "--port", "0"], code=_EARLY, env=env) as api:
+        assert api.wait(30) == 0
+        assert api.communicate()[1] == ""
 
 
 @pytest.mark.parametrize("gone", ["a reader that goes", "a full disk"])
