@@ -143,7 +143,7 @@ def serve(engine: Engine, listener: socket.socket, *, token: str, hosts: Collect
 def server_config(app: FastAPI) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
-        app, http=_Connection, ws="none", log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
+        app, http=_Connection, ws="none", proxy_headers=False, log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
         timeout_graceful_shutdown=5,
     )  # fmt: skip
 
@@ -164,6 +164,9 @@ class _Connection(H11Protocol):
             self._deadline = None
         elif waits and not self._deadline:
             self._deadline = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def _should_upgrade(self) -> bool:
+        return False  # uvicorn would print advice about it, for anybody who asks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
