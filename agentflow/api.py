@@ -143,8 +143,8 @@ def serve(engine: Engine, listener: socket.socket, *, token: str, hosts: Collect
 def server_config(app: FastAPI) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
-        app, http=_Connection, ws="none", proxy_headers=False, log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
-        timeout_graceful_shutdown=5,
+        app, http=_Connection, ws="none", proxy_headers=False, log_level="warning", lifespan="on",
+        h11_max_incomplete_event_size=256 * 1024, timeout_graceful_shutdown=5,
     )  # fmt: skip
 
 
