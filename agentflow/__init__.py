@@ -6,10 +6,14 @@ remembers its keys, each planned action has left exactly one business effect.* S
 Each name is loaded when it is first asked for, so that `agentflow.statements` or a picture can be imported without a driver.
 """
 
+import os
 import sys
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:  # `python -m`: the folder where it is started comes last
     sys.path.append(sys.path.pop(0))
+
+os.environ.pop("PSYCOPG_IMPL", None)  # the driver is what is installed, whatever the shell says
+os.environ.pop("PSYCOPG_WAIT_FUNC", None)
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -46,15 +46,23 @@ def addresses(url: str) -> tuple[str, str]:
 def parts(url: str) -> dict[str, str]:
     """Returns what the address says, under libpq's names. Raises BadName."""
     try:
+        url.encode()
         given = _of_url(url) if "://" in url or "=" not in url else conninfo_to_dict(url)
-    except (psycopg.Error, UnicodeDecodeError):  # their words hold what they could not read
+        if given and "://" not in url and any(_is_more(name, str(value)) for name, value in given.items()):
+            given = None
+    except (psycopg.Error, UnicodeError):  # their words hold what they could not read
         given = None
     if given is None or any("\0" in str(value) for value in given.values()):
         raise BadName(
             "DATABASE_URL is not a valid URL. Expected postgresql://user:password@host:5432/database, where a sign such as @, "
-            "/, ? or a space is escaped (%40, %2F, %3F, %20)."
+            "/, ?, #, ;, = or a space is escaped (%40, %2F, %3F, %23, %3B, %3D, %20), all in UTF-8."
         )
     return {name: str(value) for name, value in given.items() if value != ""}
+
+
+def _is_more(name: str, value: str) -> bool:
+    """Whether this may be two values, with a password in the second: they were parted with a sign that parts nothing."""
+    return name not in SECRETS and bool(re.search("[;#]" if name == "options" else "[;#=]", value))
 
 
 def _of_url(url: str) -> dict[str, Any] | None:
@@ -66,13 +74,15 @@ def _of_url(url: str) -> dict[str, Any] | None:
     several = [_PART.fullmatch(one).groups(default="") for one in hosts.split(",")]  # type: ignore[union-attr]
     host, port = (",".join(one) for one in zip(*several, strict=True))
     raw = {"user": user, "password": password, "host": host, "port": port.strip(",") and port, "dbname": name}
+    if any(_is_more(*one) for one in raw.items()):
+        return None
     given = {name: unquote(value, errors="strict") for name, value in raw.items()}
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     decoded = unquote_plus if "+" in driver else unquote  # a + is a space for SQLAlchemy, and a + for libpq
     for one in filter(None, query.split("&")):
         key, is_one, value = (decoded(part, errors="strict") for part in one.partition("="))
         key, value = ("sslmode", "require") if (key, value) == ("ssl", "true") else (key, value)
-        if not is_one:
+        if not is_one or _is_more(key, one.partition("=")[2]):
             return None
         if key not in known:
             said = "" if "@" in query else f" {key!r:.40}"

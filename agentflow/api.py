@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -126,16 +127,24 @@ def create_app(engine: Engine | None = None, *, token: str, hosts: Collection[st
 
 def serve(engine: Engine, listener: socket.socket, *, token: str, hosts: Collection[str] = LOOPBACK) -> None:
     """Answers requests on the socket until SIGTERM or SIGINT; those in progress are finished."""
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after its orderly end
-        signal.signal(number, lambda *_: None)
-    uvicorn.Server(server_config(create_app(engine, token=token, hosts=hosts))).run(sockets=[listener])
+    server: uvicorn.Server | None = None
+
+    def end(*_: object) -> None:  # before uvicorn listens for it; uvicorn raises it again after its orderly end
+        if not server:
+            sys.exit(0)
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    server = uvicorn.Server(server_config(create_app(engine, token=token, hosts=hosts)))
+    server.run(sockets=[listener])
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
-        app, http=_Connection, ws="none", log_level="warning", lifespan="on", h11_max_incomplete_event_size=256 * 1024,
-        timeout_graceful_shutdown=5,
+        app, http=_Connection, ws="none", proxy_headers=False, log_level="warning", lifespan="on",
+        h11_max_incomplete_event_size=256 * 1024, timeout_graceful_shutdown=5,
     )  # fmt: skip
 
 
@@ -155,6 +164,9 @@ class _Connection(H11Protocol):
             self._deadline = None
         elif waits and not self._deadline:
             self._deadline = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def _should_upgrade(self) -> bool:
+        return False  # uvicorn would print advice about it, for anybody who asks
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,13 +45,19 @@ _AWAY = (
 )  # fmt: skip
 
 
+def _is_silence(said: str) -> bool:
+    """Whether the words mean that. What somebody named, such as an option or its value, may hold them, too."""
+    return any(words in re.sub(r"""(["']).*?\1""", "", said) for words in _AWAY)
+
+
 def unconnected(error: psycopg.Error, where: str) -> DatabaseAway:
     """Our error for a connection that could not be made."""
     said = first_line(error)
     if is_full(error):
         return DatabaseAway(f"PostgreSQL at {where} has no free connection ({said}). Nothing was sent; {MAKE_ROOM}")
     of_each_host = [line for line in str(error).splitlines() if line.startswith("- ")] or [said]
-    refused = next((one for one in of_each_host if not any(words in one for words in _AWAY)), None)
+    asked = isinstance(error, psycopg.OperationalError)
+    refused = next((one for one in of_each_host if not (asked and _is_silence(one))), None)
     if not refused:
         return DatabaseAway(
             f"PostgreSQL at {where} does not answer ({said}). Nothing was sent; start it (`agentflow doctor` shows which one "

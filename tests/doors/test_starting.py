@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agentflow import Engine
 from agentflow.jupyterlab import ServerApp
 from tests.conftest import rows
 from tests.support.helpers import eventually
-from tests.support.programs import INSTALLED, environment
+from tests.support.programs import INSTALLED, environment, started
 
 
 def test_two_labs_that_start_in_the_same_second_take_two_ports() -> None:
@@ -62,6 +65,68 @@ def test_an_interrupt_while_a_command_starts_ends_it_without_a_traceback(
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode in (-number, 128 + number), done.stderr.strip()) == (True, "")
+
+
+_EARLY = """
+import importlib, signal, sys
+where, what, number = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))
+home = getattr(importlib.import_module(where), "Server", None) or sys.modules[where]
+begin = getattr(home, what)
+def after(*given, **named):
+    signal.raise_signal(number)
+    return begin(*given, **named)
+setattr(home, what, after)
+from agentflow.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("where", "what"), [("agentflow.api", "create_app"), ("uvicorn", "run")])
+def test_the_api_ends_also_before_it_listens(
+    where: str, what: str, number: signal.Signals, url: str, engine: Engine
+) -> None:
+    env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
+    with started([where, what, str(int(number)), "api", "--port", "0"], code=_EARLY, env=env) as api:
+        assert api.wait(30) == 0
+        assert api.communicate()[1] == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["doctor >&-", "doctor 2>&-", "submit --requests - <&-", "worker <&- >&- 2>&-", "api --port {port} >&- 2>&-"],
+)
+def test_a_command_works_with_a_standard_stream_that_is_closed(
+    line: str, engine: Engine, url: str, tmp_path: Path
+) -> None:
+    env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    engine.create_workflows(["a request"])
+    query = "SELECT count(*) AS n FROM {s}.workflows WHERE status = 'completed'"
+    with subprocess.Popen(
+        ["sh", "-c", f"exec '{INSTALLED}' {line.format(port=port)}"],
+        env=env,
+        cwd=tmp_path,
+        stdout=-1,
+        stderr=-1,
+        text=True,
+    ) as program:
+        if "worker" in line:
+            eventually(lambda: rows(engine, query) == [{"n": 1}], 60)
+            program.send_signal(signal.SIGTERM)
+        if "api" in line:
+            eventually(lambda: is_up(port), 60)
+            program.send_signal(signal.SIGTERM)
+        printed, said = program.communicate(timeout=60)
+    assert (program.returncode, said) == (0, "")
+    assert "submit" not in line or printed.startswith("0 created")
+
+
+def is_up(port: int) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    return False
 
 
 @pytest.mark.parametrize("gone", ["a reader that goes", "a full disk"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import select
 import socket
 import threading
@@ -95,6 +96,17 @@ def test_a_request_that_waits_for_its_answer_is_not_cut_off(
 ) -> None:
     monkeypatch.setattr(Engine, "list_workflows", lambda *_, **__: time.sleep(1.2) or [])
     assert hasty.get("/workflows").json() == []
+
+
+def test_what_a_proxy_or_a_websocket_would_say_changes_and_prints_nothing(
+    hasty: httpx.Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+    pretended = {"x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.1", "origin": "http://127.0.0.1"}
+    asked = {"host": "127.0.0.1", "connection": "upgrade", "upgrade": "websocket"}
+    assert hasty.get("/workflows", headers=pretended | asked).status_code == 200
+    assert hasty.get("/workflows", headers=asked | {"authorization": ""}).status_code == 401
+    assert not [one for one in caplog.records if one.name.startswith("uvicorn")]
 
 
 def test_an_answer_that_nobody_takes_is_not_kept(hasty: httpx.Client, engine: Engine) -> None:

@@ -54,6 +54,15 @@ def test_nothing_is_taken_from_the_variables_of_libpq(url: str, monkeypatch: pyt
             assert dict(os.environ) == before
 
 
+def test_the_driver_is_not_the_shells_choice() -> None:
+    env = environment(PSYCOPG_IMPL="nonsense", PSYCOPG_WAIT_FUNC="nonsense")
+    code = "import agentflow.address, psycopg"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(not os.environ.get("AGENTFLOW_TEST_HOME"), reason="it is about the embedded server")
 def test_the_embedded_server_is_found_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in HOSTILE.items():

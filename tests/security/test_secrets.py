@@ -116,6 +116,15 @@ BROKEN = [
     "host=127.0.0.1 passwort=kanarienvogel",
     "host=127.0.0.1 password='kanarienvogel",
     "kanarienvogel",
+    "postgresql://u:kanarien\udcffvogel@127.0.0.1/x",
+    "postgresql://127.0.0.1/x?password=kanarienvogel\udcff",
+    "host=127.0.0.1 password=kanarienvogel\udcff",
+    *(f"postgresql://127.0.0.1/x?user=u{sign}password=kanarienvogel" for sign in ";#,"),
+    *(f"postgresql://u@127.0.0.1/x{sign}password=kanarienvogel" for sign in ";#&"),
+    "postgresql://u@127.0.0.1;password=kanarienvogel",
+    "postgresql://u;password=kanarienvogel@127.0.0.1/x",
+    "postgresql://u@127.0.0.1/x?sslmode=require;password=kanarienvogel",
+    "host=127.0.0.1 user=u;password=kanarienvogel",
 ]
 
 
@@ -210,9 +219,12 @@ def test_a_refused_connection_is_not_called_away(asking: Asking, url: str) -> No
     """What the server or the library refuses is said so; only silence is called that."""
     for wrong, said in {
         f"{url}&sslmode=perhaps": "sslmode",
+        f"{url}&sslmode=timeout": "sslmode",
+        f"{url}&connect_timeout=abc": "connect_timeout",
         url.replace("/agentflow", "/nowhere", 1): "nowhere",
         "postgresql://u@127.0.0.1:99999/x": "port",
         "postgresql://u@nowhere.invalid/x": "nowhere.invalid",
+        "postgresql://u@timeout.invalid/x": "timeout.invalid",
         f"postgresql://u@127.0.0.1:{asking.port},127.0.0.1:1/x": "no password supplied.*pgpass",
         "postgresql://u@h/x?service=nowhere": "service",
     }.items():
