@@ -97,7 +97,7 @@ def test_a_folder_that_has_our_names_is_left_alone(folder: Path) -> None:
     before = inventory(folder)
     refused(Server(folder / "project"), "AgentFlow did not make .*, and it is not empty. Nothing was changed")
     with Shell(environment(AGENTFLOW_HOME=str(folder / "project"), DATABASE_URL=None)) as shell:
-        every = [shell.run(command) for command in ("stop", "migrate")]
+        every = [shell.run(command) for command in ("stop", "migrate", "lab")]
     for done in every:
         assert done.returncode == 1 and "AgentFlow did not make" in done.stderr and "Traceback" not in done.stderr
     assert inventory(folder) == before
