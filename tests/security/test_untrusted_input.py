@@ -22,7 +22,7 @@ from agentflow.lab.schedule.capsule import Capsule
 from agentflow.lab.schedule.grammar import MAX_TIMES, parse
 from agentflow.lab.schedule.play import play
 from agentflow.requests import read_requests
-from tests.support.programs import Shell, environment
+from tests.support.programs import Shell, agentflow, environment
 
 TITLE = "\x1b]0;owned\x07"  # sets the window's title; others move the cursor, answer as if typed, or turn text around
 OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
