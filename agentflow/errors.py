@@ -244,6 +244,5 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
 def printable(text: str) -> str:
     """Returns the text with what PostgreSQL cannot keep, or a terminal obeys or hides, as JSON's escapes; lines and tabs stay."""
     hidden = {c for c in set(text) - {"\n", "\t"} if unicodedata.category(c) in "Cc Cf Cs Zl Zp"}
-    return text.translate(
-        {ord(c): f"u{c.encode('utf-16-be', 'surrogatepass').hex('u', 2)}".replace("u", "\\u") for c in hidden}
-    )
+    codes = {ord(c): c.encode("utf-16-be", "surrogatepass").hex("u", 2) for c in hidden}
+    return text.translate({number: f"u{code}".replace("u", "\\u") for number, code in codes.items()})

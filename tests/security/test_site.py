@@ -104,7 +104,7 @@ def test_the_name_of_a_notebook_is_text_in_every_page_and_leads_to_its_own(folde
         nbformat.write(V4.new_notebook(cells=cells), path)
     for file in build(paths, folder.parent / "site"):
         body = file.read_text().partition("<body>")[2]
-        assert not re.search(r"<(meta|b)\b|<[^<>]*\bonclick=[^<>]*>", body)
+        assert not re.search(r"<(meta|m|b)\b|<[^<>]*\bonclick=[^<>]*>", body)
         led = {unquote(one.partition("#")[0], errors="surrogateescape") for one in re.findall('href="([^"#]+)', body)}
         assert f"{name}.html" in led and all((folder.parent / "site" / one).exists() for one in led)
 
