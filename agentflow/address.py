@@ -26,7 +26,9 @@ _URLS = [
     for sign in ("[^/@]", "[^@]")
 ]
 _SHOWN = ("user", "service", "host", "hostaddr", "port", "dbname")
-SECRETS = [option.keyword.decode() for option in Conninfo.get_defaults() if option.dispchar]
+_OPTIONS = {option.keyword.decode(): option for option in Conninfo.get_defaults()}
+_BY_VARIABLE = {option.envvar.decode(): option for option in _OPTIONS.values() if option.envvar}
+SECRETS = [name for name, option in _OPTIONS.items() if option.dispchar]
 _PART = re.compile(r"\[?([^]]*?)\]?(?::([0-9]*))?")
 # What libpq asks the shell for, and takes no word for "as if it were not set".
 _UNNAMED = {
@@ -77,14 +79,13 @@ def _of_url(url: str) -> dict[str, Any] | None:
     if any(_is_more(*one) for one in raw.items()):
         return None
     given = {name: unquote(value, errors="strict") for name, value in raw.items()}
-    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     decoded = unquote_plus if "+" in driver else unquote  # a + is a space for SQLAlchemy, and a + for libpq
     for one in filter(None, query.split("&")):
         key, is_one, value = (decoded(part, errors="strict") for part in one.partition("="))
         key, value = ("sslmode", "require") if (key, value) == ("ssl", "true") else (key, value)
         if not is_one or _is_more(key, one.partition("=")[2]):
             return None
-        if key not in known:
+        if key not in _OPTIONS:
             said = "" if "@" in query else f" {key!r:.40}"
             raise BadName(
                 f"DATABASE_URL has an option{said} that PostgreSQL's library does not know. Correct its name."
@@ -107,10 +108,9 @@ def _spelled(given: Mapping[str, str], password: str) -> str:
 def connect(url: str, **settings: str) -> psycopg.Connection[Any]:
     """Connects to what the address says; what it does not say is PostgreSQL's default, not the shell's. Raises psycopg.Error."""
     given = {"connect_timeout": "5", "client_encoding": "utf8", **parts(url)} | settings
-    options = {option.envvar.decode(): option for option in Conninfo.get_defaults() if option.envvar}
     # A service says more, in a file, and a default would be heard before it: then nothing of the shell's is left.
-    hidden = {*_UNNAMED, *(options if "service" in given else ())}
-    unsaid = [option for name, option in options.items() if name in os.environ.keys() - hidden]
+    hidden = {*_UNNAMED, *(_BY_VARIABLE if "service" in given else ())}
+    unsaid = [option for name, option in _BY_VARIABLE.items() if name in os.environ.keys() - hidden]
     defaults = {option.keyword.decode(): (option.compiled or b"").decode() for option in unsaid}
     with _without(hidden):
         return psycopg.connect(**defaults | given, autocommit=True)  # type: ignore[arg-type]
