@@ -15,6 +15,7 @@ from agentflow.aside import LONGEST, Aside
 from agentflow.doctor import examine
 from agentflow.errors import PoolerInBetween, SchemaMissing, StatementRefused
 from agentflow.lab.verify.checker import find_mistakes
+from agentflow.statements import ALL_STATEMENTS
 from agentflow.stuck import Stuck, free, look_for_stuck
 from tests.conftest import rows
 from tests.support.helpers import eventually, working
@@ -232,6 +233,17 @@ def test_a_clock_that_was_set_back_strands_nobody_without_a_word(
     wrong = [one for one in examine(stranded.database.schema) if one.topic == "queue"]
     assert len(wrong) == 6 and all("`agentflow free --schema " in one.says and not one.ok for one in wrong)
     assert stranded.run_until_idle("w") == 0
+
+
+def test_what_is_freed_is_what_is_named() -> None:
+    """Both statements stand in full, for people to read: their conditions are one."""
+    condition = re.compile(
+        r"AND CASE WHEN lease_owner IS NULL.*? > clock_timestamp\(\) \+ interval '1 second'", re.DOTALL
+    )
+    (named,), (freed,) = (
+        condition.findall(" ".join(one.text.split())) for one in map(ALL_STATEMENTS.__getitem__, ("stranded", "free"))
+    )
+    assert named == freed
 
 
 def test_freed_workflows_run_and_a_postponement_after_that_is_no_mistake_of_the_clock(stranded: Engine) -> None:
