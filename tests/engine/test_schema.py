@@ -409,23 +409,28 @@ def updates(engine: Engine) -> tuple[int, int]:
 
 
 def test_state_changes_stay_hot_updates(own_database: Make) -> None:
-    """In a database of its own: a neighbour's old snapshot would keep pages full."""
+    """A page is pruned only past every transaction of the server: a neighbour's open one keeps it full for a round."""
     migrate(database := own_database(), laboratory=True)
     engine = Engine(database)
-    engine.create_workflows(["login"] * 40)
-    for _ in range(40):
-        claim = engine.claim_workflow("a", 600)
-        assert claim
-        engine.renew_lease(claim)
-        claim = engine.checkpoint(claim, "classify", 1)
-        engine.create_action_intent(claim, "pay", "pay", 1)
-        engine.acknowledge_action(claim, 1, "pay")
-    database.close()  # a session reports what it did when it ends
 
-    eventually(lambda: updates(engine)[0] >= 200)
+    def nearly_all_hot() -> bool:
+        total, hot = updates(engine)
+        engine.create_workflows(["login"] * 40)
+        for _ in range(40):
+            claim = engine.claim_workflow("a", 600)
+            assert claim
+            engine.renew_lease(claim)
+            claim = engine.checkpoint(claim, "classify", 1)
+            engine.create_action_intent(claim, "pay", "pay", 1)
+            engine.acknowledge_action(claim, 1, "pay")
+        database.close()  # a session reports what it did when it ends
+        eventually(lambda: updates(engine)[0] >= total + 200)
+        again, hot_again = updates(engine)
+        assert again == total + 200
+        return hot_again - hot >= 180  # the first update of a full page has to move once; nothing else does
+
+    eventually(nearly_all_hot)
     total, hot = updates(engine)
-    assert total == 200
-    assert hot >= 0.9 * total, (total, hot)  # the first update of a full page has to move once; nothing else does
     with Session(database) as session:
         session.run(f'CREATE INDEX spoilt ON "{database.schema}".workflows (state)')
     engine.create_workflow("login")
@@ -434,5 +439,5 @@ def test_state_changes_stay_hot_updates(own_database: Make) -> None:
         assert claim
         claim = engine.checkpoint(claim, step, 1)
     database.close()
-    eventually(lambda: updates(engine)[0] >= 205)
+    eventually(lambda: updates(engine)[0] >= total + 5)
     assert updates(engine)[1] <= hot + 1
