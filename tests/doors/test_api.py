@@ -361,10 +361,11 @@ def test_the_first_payload_of_an_event_stays_and_repeating_it_is_answered_alike(
     assert client.get("/workflows/w").json()["events"] == {"go": {"by": "A"}}
 
 
-@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES)
 def test_a_payload_that_cannot_be_kept_faithfully_is_422_and_the_event_has_not_come(
-    client: TestClient, engine: Engine, value: bytes
+    client: TestClient, engine: Engine
 ) -> None:
+    """All bad values were tried at the other door; each body is read by the same function."""
+    value = BAD_VALUES["a lone surrogate"]
     client.post("/workflows", json={"request": "x", "id": "w"})
     for body in (value, b'{"inside": ' + value + b"}"):
         response = post_raw(client, "/workflows/w/events/go", body)

@@ -123,7 +123,7 @@ UNFAITHFUL: dict[str, tuple[Any, str]] = {
     "too large an integer": ({"n": 10**5000}, "$.n"),
     "too long": ("x" * (MAX_VALUE_BYTES + 1), "$"),
 }
-REFUSED = pytest.mark.parametrize("name", UNFAITHFUL)
+AT_A_DOOR = "nul in a list"  # all were tried at the gate: to_json(), which every door of the engine asks
 
 
 def text_of(value: Any) -> str:
@@ -134,7 +134,7 @@ def text_of(value: Any) -> str:
 # -- what is refused
 
 
-@REFUSED
+@pytest.mark.parametrize("name", UNFAITHFUL)
 def test_unfaithful_value_is_refused_with_workflow_step_and_path(name: str) -> None:
     value, path = UNFAITHFUL[name]
     with pytest.raises(UnfaithfulValue) as refused:
@@ -144,9 +144,8 @@ def test_unfaithful_value_is_refused_with_workflow_step_and_path(name: str) -> N
     assert all(part in str(refused.value) for part in ("'w-1'", "'train'", f"path {path}", "Nothing was written"))
 
 
-@REFUSED
-def test_unfaithful_step_value_fails_the_workflow_once_and_the_worker_lives(engine: Engine, name: str) -> None:
-    value, path = UNFAITHFUL[name]
+def test_unfaithful_step_value_fails_the_workflow_once_and_the_worker_lives(engine: Engine) -> None:
+    value, path = UNFAITHFUL[AT_A_DOOR]
     computed: list[str] = []
     workflow_id = start(engine, lambda run, _: run.step("train", lambda: computed.append("once") or value))
     good = engine.create_workflow("hello")["id"]
@@ -160,12 +159,9 @@ def test_unfaithful_step_value_fails_the_workflow_once_and_the_worker_lives(engi
     assert workflow(engine, good)["status"] == "completed"
 
 
-@REFUSED
 @pytest.mark.parametrize("door", ["input", "event"])
-def test_unfaithful_value_is_refused_from_outside_before_anything_is_written(
-    engine: Engine, name: str, door: str
-) -> None:
-    value, path = UNFAITHFUL[name]
+def test_unfaithful_value_is_refused_from_outside_before_anything_is_written(engine: Engine, door: str) -> None:
+    value, path = UNFAITHFUL[AT_A_DOOR]
     start(engine, lambda run, _: None, workflow_id="w-1")
     doors: dict[str, Callable[[], Any]] = {
         "input": lambda: engine.create_workflow(value, name=NAME, workflow_id="w-2"),
@@ -179,12 +175,9 @@ def test_unfaithful_value_is_refused_from_outside_before_anything_is_written(
     assert workflow(engine, "w-1")["events"] == {}
 
 
-@REFUSED
 @pytest.mark.parametrize("door", ["result", "arguments", "tool result"])
-def test_unfaithful_value_is_refused_inside_a_workflow_and_nothing_of_it_is_written(
-    engine: Engine, name: str, door: str
-) -> None:
-    value, path = UNFAITHFUL[name]
+def test_unfaithful_value_is_refused_inside_a_workflow_and_nothing_of_it_is_written(engine: Engine, door: str) -> None:
+    value, path = UNFAITHFUL[AT_A_DOOR]
     seen: list[UnfaithfulValue] = []
 
     def through(run: Any, _: Any) -> Any:
