@@ -10,14 +10,12 @@ import typer
 
 from ..agents import DEFAULT_WORKFLOW
 from ..errors import BadCapsule, BadName
-from ..requests import read_requests
 from .options import (
     COMMAND_PATIENCE,
     Column,
     Guards,
     Input,
     Json,
-    Requests,
     RequestsOrNone,
     ShowProgress,
     Tool,
@@ -31,8 +29,11 @@ from .options import (
 
 @app.command()
 def soak(
-    requests: Requests,
+    requests: RequestsOrNone = None,
     column: Column = None,
+    given: Input = None,
+    workflow: WorkflowOrNone = None,
+    tool: Tool = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
@@ -48,15 +49,17 @@ def soak(
     """Run requests on worker processes, kill workers, report."""
     from ..engine import find_database
     from ..lab.crashes.soak import soak as run
+    from . import launch
 
     if kills and random_kills:
         raise BadName("--kills and --random-kills cannot be combined; choose one of them.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
-    planned = (0 if random_kills else 50) if kills is None else kills
-    where = find_database("soak").address
+    planned, own = (0 if random_kills else 50) if kills is None else kills, launch.Own(workflow, tool)
+    if (inputs := own.inputs(given, requests, column)) is None:
+        raise typer.BadParameter("Give the file of requests, or one with --input.", param_hint="--requests")
     report = run(
-        where, read_requests(requests, column), schema=schema, workers=workers, kills=planned,
-        random_kills=random_kills, seed=seed, keep=keep, progress=progress,
+        find_database("soak").address, inputs, workflow=own.function, tool=own.tool, schema=schema, workers=workers,
+        kills=planned, random_kills=random_kills, seed=seed, keep=keep, progress=progress,
     )  # fmt: skip
     if as_json:
         print_json(report.to_dict())

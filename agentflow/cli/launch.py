@@ -182,8 +182,9 @@ class Own:
 
         self.workflows = own_workflows([workflow] if workflow else None)
         self.name = next(iter(self.workflows)) if workflow else None
+        self.function = self.workflows[self.name or DEFAULT_WORKFLOW]
         self.tool = own_tool(tool)
-        for one, spelled in ((self.workflows.get(self.name or ""), workflow), (self.tool, tool)):
+        for one, spelled in ((self.function, workflow), (self.tool, tool)):
             module, _, attribute = (spelled or "").partition(":")
             if attribute:
                 by_name(one, module, attribute)
