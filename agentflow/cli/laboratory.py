@@ -58,8 +58,8 @@ def soak(
     if (inputs := own.inputs(given, requests, column)) is None:
         raise typer.BadParameter("Give the file of requests, or one with --input.", param_hint="--requests")
     report = run(
-        find_database("soak").address, inputs, workflow=own.function, tool=own.tool, schema=schema, workers=workers,
-        kills=planned, random_kills=random_kills, seed=seed, keep=keep, progress=progress,
+        find_database("soak").address, inputs, **own.options, schema=schema, workers=workers, kills=planned,
+        random_kills=random_kills, seed=seed, keep=keep, progress=progress,
     )  # fmt: skip
     if as_json:
         print_json(report.to_dict())
@@ -160,6 +160,11 @@ def atlas(
         str | None,
         typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),
     ] = None,
+    workflow: WorkflowOrNone = None,
+    given: Input = None,
+    requests: RequestsOrNone = None,
+    column: Column = None,
+    tool: Tool = None,
     progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
@@ -169,10 +174,13 @@ def atlas(
     """
     from ..engine import find_database
     from ..lab.crashes.atlas import atlas as run
+    from . import launch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    own = launch.Own(workflow, tool)
+    inputs = own.some_inputs(given, requests, column)
     where = find_database("atlas", patience=COMMAND_PATIENCE).address
-    found = run(where, schema=schema, progress=progress)
+    found = run(where, **own.options, inputs=inputs, schema=schema, progress=progress)
     if svg:
         found.picture().save(svg)
     how = f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s."

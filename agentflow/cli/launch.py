@@ -174,7 +174,8 @@ def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
 class Own:
     """What `--workflow` and `--tool` name for the laboratory, whose processes import it by that name. Raises BadName.
 
-    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one.
+    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one;
+    `options` all three for a soak or an atlas.
     """
 
     def __init__(self, workflow: str | None, tool: str | None) -> None:
@@ -182,9 +183,9 @@ class Own:
 
         self.workflows = own_workflows([workflow] if workflow else None)
         self.name = next(iter(self.workflows)) if workflow else None
-        self.function = self.workflows[self.name or DEFAULT_WORKFLOW]
-        self.tool = own_tool(tool)
-        for one, spelled in ((self.function, workflow), (self.tool, tool)):
+        self.tool, named = own_tool(tool), self.name or DEFAULT_WORKFLOW
+        self.options: dict[str, Any] = {"workflow": named, "workflows": self.workflows, "tool": self.tool}
+        for one, spelled in ((self.workflows[named], workflow), (self.tool, tool)):
             module, _, attribute = (spelled or "").partition(":")
             if attribute:
                 by_name(one, module, attribute)

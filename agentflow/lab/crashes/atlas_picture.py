@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..history.words import counted
 from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
 from .atlas_result import AtlasCell, AtlasResult
-from .kill_plan import GAP
+from .kill_plan import in_gap
 
 LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
 PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
@@ -33,7 +34,7 @@ def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
         body += _names(boundary, y)
         for number, guards in enumerate(atlas.guard_sets):
             body.append(_cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live))
-    body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas.kills)]
+    body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas)]
     for number, note in enumerate(notes):
         body.append(f'<text x="190" y="{bottom + 44 + 16 * number:g}" class="m">{escaped(note)}</text>')
     size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
@@ -63,7 +64,7 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
     y = float(FIRST)
     for before, boundary in zip((None, *boundaries), boundaries, strict=False):
         if before:
-            gaps = [one in GAP for one in (before, boundary)]
+            gaps = [in_gap(one) for one in (before, boundary)]
             together = all(gaps) or before.split(" ", 1)[1] == boundary.split(" ", 1)[1]
             y += AROUND_GAP if any(gaps) and not all(gaps) else HIGH if together else PAIR
         yield y
@@ -85,7 +86,7 @@ def _rule(y: float, right: float, ink: str = RULE, width: int = 1) -> str:
 
 def _names(boundary: str, y: float) -> Iterator[str]:
     edge, name = boundary.split(" ", 1)
-    loud = boundary in GAP
+    loud = in_gap(boundary)
     yield f'<text x="58" y="{y + 4:g}" class="e {"b" if loud else "m"}" font-size="12">{edge}</text>'
     bold = ' class="b"' if loud else ""
     yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(name)}</text>'
@@ -109,20 +110,22 @@ def _marks(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
         yield f'<text x="{x:g}" y="{y + 3:g}" class="c m" font-size="12">...</text>'
     elif cell.state == "failed":
         yield f'<text x="{x:g}" y="{y + 5:g}" class="c b" font-size="14">?</text>'
-    elif cell.effects == 0:
-        yield from _lost(x, y)
-    elif cell.effects == 1:
+    elif cell.effects is None or cell.due is None:
+        yield f'<text x="{x:g}" y="{y + 4:g}" class="c m" font-size="11">not observed</text>'
+    elif cell.effects < cell.due:
+        yield from _lost(cell, x, y)
+    elif cell.effects == cell.due:
         yield from _right(cell, x, y)
     else:
         yield from _doubled(cell, x, y)
 
 
 def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
-    """One effect: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
-    loud = cell.boundary in GAP
+    """What is due: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
+    loud = in_gap(cell.boundary)
     x -= 0 if cell.completed else 20
     yield _diamond(x - 9, y, 5, INK if loud else MUTE)
-    yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">1</text>'
+    yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">{cell.effects}</text>'
     if not cell.completed:
         yield f'<text x="{x + 22:g}" y="{y + 4:g}" class="b" font-size="11">stuck</text>'
 
@@ -134,11 +137,11 @@ def _doubled(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="inv c" font-size="14">{cell.effects}</text>'
 
 
-def _lost(x: float, y: float) -> Iterator[str]:
+def _lost(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     yield from _hatched(x - 46, y - 10, 92, 20)
     yield f'<rect x="{x - 20:g}" y="{y - 7.5:g}" width="40" height="15" fill="{PAPER}"/>'
     yield _diamond(x - 9, y, 6, "none", INK, 1.5, ' stroke-dasharray="2 1.6"')
-    yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="c b" font-size="14">0</text>'
+    yield f'<text x="{x + 10:g}" y="{y + 5:g}" class="c b" font-size="14">{cell.effects}</text>'
 
 
 def _diamond(x: float, y: float, r: float, fill: str, stroke: str = INK, width: float = 0, dash: str = "") -> str:
@@ -158,42 +161,44 @@ def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
     yield f'<rect {inner} fill="none" stroke="{INK}" stroke-width="1.6"/>'
 
 
-def _gap_edges(rows: dict[str, float]) -> list[float]:
-    """Where the two rules around the gap lie; empty if no row lies between them."""
-    there = [y for boundary, y in rows.items() if boundary in GAP]
-    return [there[0] - 16, there[-1] + 16] if there else []
+def _gap_edges(rows: dict[str, float]) -> list[tuple[float, float]]:
+    """Where the two rules around each gap lie."""
+    gaps: list[list[float]] = []
+    for before, (boundary, y) in zip(("", *rows), rows.items(), strict=False):
+        if in_gap(boundary):
+            gaps[len(gaps) if not in_gap(before) else -1 :] = [[*(gaps[-1] if in_gap(before) else ()), y]]
+    return [(gap[0] - 16, gap[-1] + 16) for gap in gaps]
 
 
 def _gap(rows: dict[str, float], right: float) -> Iterator[str]:
-    """Rules around the gap, a bracket, and the picture's one box."""
-    if not (edges := _gap_edges(rows)):
-        return
-    top, low = edges
-    middle = (top + low) / 2
-    yield from (_rule(y, right + 8, INK, 2) for y in edges)
-    yield f'<path d="M{right + 2:g} {top:g}h10v{low - top:g}h-10" stroke="{INK}" stroke-width="3" fill="none"/>'
-    yield f'<path d="M{right + 12:g} {middle:g}L{right + 20:g} {middle:g}" stroke="{INK}" stroke-width="3" fill="none"/>'
-    yield f'<rect x="{right + 20:g}" y="{middle - 31:g}" width="190" height="62" rx="3" fill="{INK}"/>'
-    said = (("acknowledgment gap", -10, 14), ("effect exists,", 8, 12), ("engine does not know", 23, 12))
-    for words, below, size in said:
-        yield f'<text x="{right + 115:g}" y="{middle + below:g}" class="inv c" font-size="{size}">{words}</text>'
+    """Rules around each gap, a bracket, and the picture's one box."""
+    for top, low in _gap_edges(rows):
+        middle = (top + low) / 2
+        yield from (_rule(y, right + 8, INK, 2) for y in (top, low))
+        yield f'<path d="M{right + 2:g} {top:g}h10v{low - top:g}h-10" stroke="{INK}" stroke-width="3" fill="none"/>'
+        yield f'<path d="M{right + 12:g} {middle:g}L{right + 20:g} {middle:g}" stroke="{INK}" stroke-width="3" fill="none"/>'
+        yield f'<rect x="{right + 20:g}" y="{middle - 31:g}" width="190" height="62" rx="3" fill="{INK}"/>'
+        said = (("acknowledgment gap", -10, 14), ("effect exists,", 8, 12), ("engine does not know", 23, 12))
+        for words, below, size in said:
+            yield f'<text x="{right + 115:g}" y="{middle + below:g}" class="inv c" font-size="{size}">{words}</text>'
 
 
-def _key(bottom: float, kills: int) -> Iterator[str]:
+def _key(bottom: float, atlas: AtlasResult) -> Iterator[str]:
     """What the marks mean, on one line."""
+    due = next((cell.due for cell in atlas if cell.state == "done" and cell.due is not None), 1)
     y = bottom + 22.5
     yield _diamond(190, bottom + 18.5, 5, MUTE)
-    yield f'<text x="204" y="{y:g}" class="m">1 effect, right</text>'
+    yield f'<text x="204" y="{y:g}" class="m">{counted(due, "effect")}, right</text>'
     yield f'<rect x="314" y="{y - 12:g}" width="30" height="16" fill="{INK}"/>'
-    yield f'<text x="329" y="{y + 1:g}" class="inv c" font-size="13">2</text>'
+    yield f'<text x="329" y="{y + 1:g}" class="inv c" font-size="13">{due + 1}</text>'
     yield f'<text x="352" y="{y:g}" class="m">duplicate effect</text>'
     yield from _hatched(474, y - 12, 30, 16)
     yield f'<rect x="482" y="{y - 9.5:g}" width="14" height="11" fill="{PAPER}"/>'
-    yield f'<text x="489" y="{y + 1:g}" class="c b" font-size="13">0</text>'
+    yield f'<text x="489" y="{y + 1:g}" class="c b" font-size="13">{max(0, due - 1)}</text>'
     yield f'<text x="512" y="{y:g}" class="m">effect lost</text>'
     yield f'<path d="M606 {y - 4:g}L616 {y - 4:g}" stroke="{MUTE}" stroke-width="1.2" fill="none"/>'
     yield f'<text x="624" y="{y:g}" class="m">no such boundary</text>'
-    yield _killed(bottom, kills)
+    yield _killed(bottom, atlas.kills)
 
 
 def _killed(bottom: float, kills: int) -> str:
@@ -204,7 +209,7 @@ def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
     """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
-    parts += [_rule(78.5, GUTTER), *(_rule(y, GUTTER, INK, 2) for y in _gap_edges(rows))]
+    parts += [_rule(78.5, GUTTER), *(_rule(y, GUTTER, INK, 2) for gap in _gap_edges(rows) for y in gap)]
     parts += [_rule(bottom, GUTTER), _killed(bottom, kills)]
     svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
     svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)

@@ -29,6 +29,12 @@ Before a claim there is no request."""
 GAP = ("after tool", "before acknowledge")
 """The acknowledgment gap: the effect exists and the engine does not know."""
 
+
+def in_gap(boundary: str) -> bool:
+    """Whether the boundary, also one that names its action, lies in the acknowledgment gap."""
+    return " ".join(boundary.split(" ")[:2]) in GAP
+
+
 GAP_SHARE = 0.1
 _ON_THE_WAY = ("claim", "load", "checkpoint", "intent", "tool", "acknowledge", "wait")  # not what a clock brings about
 _ENDS = ("complete", "fail")

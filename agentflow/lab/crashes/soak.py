@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,16 +62,18 @@ class SoakSettings:
 
 
 def soak(
-    where: str | Engine, requests: Iterable[Any], *, workflow: str | Workflow = DEFAULT_WORKFLOW, tool: Tool | None = None,
+    where: str | Engine, requests: Iterable[Any], *, workflow: str | Workflow = DEFAULT_WORKFLOW,
+    workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
     schema: str | None = None, workers: int = 4, kills: int = 50, random_kills: int = 0, seed: int = 1,
     lease_seconds: float = 1.0, keep: bool = False, stall_seconds: float = 120.0, progress: bool | None = None,
     make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
     """Runs the requests on `workers` processes while workers are killed; returns the report.
 
-    `requests` are JSON values, the inputs of the workflow: an example's name, or a function that other processes can import.
-    A `tool` of one's own is called for real, and asked for its effects(). Where one's own is run, the workflows' ids begin
-    with the schema's name, since a tool may remember the keys of an earlier soak.
+    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of an
+    example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for its
+    effects(). Where one's own is run, the workflows' ids begin with the schema's name, since a tool may remember the keys of
+    an earlier soak.
 
     The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a URL
     but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are planned
@@ -85,7 +87,7 @@ def soak(
         raise SoakError(
             "A soak needs at least one worker, and either planned or random kills, not both. Nothing was started."
         )
-    name, function = named(workflow, where.workflows if isinstance(where, Engine) else WORKFLOWS)
+    name, function = named(workflow, where.workflows if isinstance(where, Engine) else workflows)
     if tool and (why := why_no_tool(tool)):
         raise SoakError(f"The tool {why}. Nothing was started.")
     own = {} if function is WORKFLOWS.get(name) else {"workflows": {name: function}}
