@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..history.words import counted
+from ..history.words import brief, counted
 from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
 from .atlas_result import AtlasCell, AtlasResult
 from .kill_plan import in_gap
 
 LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
 PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
-GUTTER = LEFT + 1
+LONGEST = 36  # characters of a boundary's name
 STICKY = 8  # more columns than this: the row names stay while the rest scrolls
 HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
 TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
@@ -27,35 +27,39 @@ TITLE = "Crash atlas: business effects after a worker is killed at each boundary
 def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
     """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone."""
     rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
-    bottom, right = list(rows.values())[-1] + 24.5, LEFT + WIDE * len(atlas.guard_sets)
+    left = LEFT + 7 * max(0, *(min(len(one.partition(" ")[2]), LONGEST) - 19 for one in rows))  # px for a character
+    bottom, right = list(rows.values())[-1] + 24.5, left + WIDE * len(atlas.guard_sets)
     notes = atlas.notes()
-    body = [*_heads(atlas), _rule(78.5, right)]
+    body = [*_heads(atlas, left), _rule(78.5, right)]
     for boundary, y in rows.items():
         body += _names(boundary, y)
         for number, guards in enumerate(atlas.guard_sets):
-            body.append(_cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live))
+            body.append(_cell(atlas.cell(boundary, guards.name), left + WIDE / 2 + WIDE * number, y, live))
     body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas)]
     for number, note in enumerate(notes):
         body.append(f'<text x="190" y="{bottom + 44 + 16 * number:g}" class="m">{escaped(note)}</text>')
-    size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
+    size = {"width": max(right + 220, left + 600), "height": bottom + 48.5 + 16 * len(notes)}
     text = atlas.text()
     svg = frame("\n".join(body), label=TITLE, text=text, **size)
     if live:
         svg = svg.replace('role="img"', 'role="group"', 1)
-    gutter = _gutter(rows, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
-    return AtlasPicture(svg, text, gutter=gutter)
+    gutter = _gutter(rows, left + 1, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
+    return AtlasPicture(svg, text, gutter=gutter, wide=left + 1)
 
 
 @dataclass(frozen=True, repr=False)
 class AtlasPicture(Picture):
-    """A picture whose row names (`gutter`) stay in sight while many columns scroll."""
+    """A picture whose row names (`gutter`, so many px `wide`) stay in sight while many columns scroll."""
 
     gutter: str = field(default="", compare=False)
+    wide: int = LEFT + 1
 
     def _repr_html_(self) -> str:
         if not self.gutter:
             return super()._repr_html_()
-        held = f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{GUTTER}px">{self.gutter}</div>'
+        held = (
+            f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{self.wide}px">{self.gutter}</div>'
+        )
         return f'<div style="display:flex;overflow-x:auto">{held}<div style="flex:none">{self.svg}</div></div>'
 
 
@@ -70,11 +74,11 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
         yield y
 
 
-def _heads(atlas: AtlasResult) -> Iterator[str]:
+def _heads(atlas: AtlasResult, left: int) -> Iterator[str]:
     yield HERE
-    yield f'<text x="{LEFT}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
+    yield f'<text x="{left}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
     for number, guards in enumerate(atlas.guard_sets):
-        x = LEFT + WIDE // 2 + WIDE * number
+        x = left + WIDE // 2 + WIDE * number
         bold = "" if guards.without or guards.naive else " b"
         for line, words in enumerate(reversed(guards.lines)):
             yield f'<text x="{x}" y="{72 - 13 * line}" class="c{bold}" font-size="11">{escaped(words)}</text>'
@@ -89,7 +93,7 @@ def _names(boundary: str, y: float) -> Iterator[str]:
     loud = in_gap(boundary)
     yield f'<text x="58" y="{y + 4:g}" class="e {"b" if loud else "m"}" font-size="12">{edge}</text>'
     bold = ' class="b"' if loud else ""
-    yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(name)}</text>'
+    yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(brief(name, LONGEST))}</text>'
 
 
 def _cell(cell: AtlasCell, x: float, y: float, live: bool) -> str:
@@ -111,7 +115,7 @@ def _marks(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     elif cell.state == "failed":
         yield f'<text x="{x:g}" y="{y + 5:g}" class="c b" font-size="14">?</text>'
     elif cell.effects is None or cell.due is None:
-        yield f'<text x="{x:g}" y="{y + 4:g}" class="c m" font-size="11">not observed</text>'
+        yield f'<text x="{x:g}" y="{y + 4:g}" class="c m" font-size="11">unseen</text>'
     elif cell.effects < cell.due:
         yield from _lost(cell, x, y)
     elif cell.effects == cell.due:
@@ -205,14 +209,14 @@ def _killed(bottom: float, kills: int) -> str:
     return f'<text x="10" y="{bottom + 22.5:g}" class="m">{kills} processes killed</text>'
 
 
-def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
+def _gutter(rows: dict[str, float], wide: int, height: float, kills: int) -> str:
     """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
     parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
-    parts += [_rule(78.5, GUTTER), *(_rule(y, GUTTER, INK, 2) for gap in _gap_edges(rows) for y in gap)]
-    parts += [_rule(bottom, GUTTER), _killed(bottom, kills)]
-    svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
-    svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
+    parts += [_rule(78.5, wide), *(_rule(y, wide, INK, 2) for gap in _gap_edges(rows) for y in gap)]
+    parts += [_rule(bottom, wide), _killed(bottom, kills)]
+    svg = frame("\n".join(parts), width=wide, height=height, label="boundaries", text="the names of the rows")
+    svg = re.sub(r"min-width:\d+px", f"width:{wide}px", svg, count=1)
     return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)
 
 
