@@ -18,7 +18,7 @@ from .options import (
     Json,
     RequestsOrNone,
     ShowProgress,
-    Tool,
+    OwnTool,
     WorkflowOrNone,
     answer,
     app,
@@ -33,7 +33,7 @@ def soak(
     column: Column = None,
     given: Input = None,
     workflow: WorkflowOrNone = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
@@ -87,7 +87,7 @@ def play(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     without: Guards = None,
     lanes: Annotated[
         Literal["thread", "process"], typer.Option("--lanes", help="Threads, or processes that are really killed.")
@@ -164,7 +164,7 @@ def atlas(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:

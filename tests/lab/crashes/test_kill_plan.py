@@ -33,7 +33,9 @@ def _dies(plan: dict, seed: int, request: int, before: int, path: tuple[str, ...
             if name != "claim" or edge == "after":
                 if is_fatal(plan, seed, request, before, at):
                     there = max(recorded, n + (edge == "after"))
-                    return label(at), there - 1 if there < len(path) and path[there].startswith("acknowledge") else there
+                    return label(at), there - 1 if there < len(path) and path[there].startswith(
+                        "acknowledge"
+                    ) else there
     return None
 
 
