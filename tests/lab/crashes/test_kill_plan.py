@@ -25,17 +25,15 @@ def kills(seed: int, requests: int, ordered: int, path: tuple[str, ...] = AGENT)
 
 
 def _dies(plan: dict, seed: int, request: int, before: int, path: tuple[str, ...], recorded: int):
-    again = ("claim", "load") if before else ("claim",)
-    for n, name in enumerate((*again, *path[recorded:]), recorded - len(again)):
+    begins = ("claim", "load") if before else ("claim",)
+    for n, name in enumerate((*begins, *path[recorded:]), recorded - len(begins)):
         transaction, _, subject = name.partition(" ")
         for edge in ("before", "after"):
             at = Boundary(transaction, edge, "A", "w", 1, subject or None, "committed" if edge == "after" else None)
-            if name != "claim" or edge == "after":
-                if is_fatal(plan, seed, request, before, at):
-                    there = max(recorded, n + (edge == "after"))
-                    return label(at), there - 1 if there < len(path) and path[there].startswith(
-                        "acknowledge"
-                    ) else there
+            if (name != "claim" or edge == "after") and is_fatal(plan, seed, request, before, at):
+                there = max(recorded, n + (edge == "after"))
+                again = there < len(path) and path[there].startswith("acknowledge")  # the tool is called again
+                return label(at), there - again
     return None
 
 
