@@ -141,10 +141,10 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
     told.asked[:] = sorted({*told.asked} - silent)
     if told.effects:
         rows = database.run(_TOLD, {"p_told": json.dumps(told.effects)})
-        told.problems += [_wrong(row) for row in rows if not row["unknown"]]
+        told.problems.extend(_wrong(row) for row in rows if not row["unknown"])
         strange = [row for row in rows if row["unknown"]]
         more = f", and {len(strange) - 1} more are not" if len(strange) > 1 else ""
-        told.strange += [f"{_wrong(row)}{more}" for row in strange[:1]]
+        told.strange.extend(f"{_wrong(row)}{more}" for row in strange[:1])
         unknown = {row["workflow_id"] for row in strange}
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
