@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -252,8 +252,9 @@ class AtlasBench:
         if made.tool is None:
             return cell
         # Its effects are of no workflow in our tables.
-        told = getattr(made.tool, "effects", None)
-        mine = None if told is None else [one for one in told() if one[2] == workflow_id]
+        told, mine = getattr(made.tool, "effects", None), None
+        with suppress(Exception):  # what it raises is said of the other columns
+            mine = None if told is None else [one for one in told() if one[2] == workflow_id]
         attempts = None if mine is None else sum(one[3] or 0 for one in mine if len(one) > 3)
         return replace(cell, effects=None if mine is None else len(mine), attempts=attempts)
 
