@@ -22,6 +22,7 @@ from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
 from tests.conftest import rows
 from tests.support.helpers import Unlucky
+from tests.support.lane_workflows import trip
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "support_requests.csv"
 
@@ -267,17 +268,9 @@ def test_a_soak_touches_no_schema_that_it_did_not_make(url: str, schema: Any) ->
         drop(url, world.schema)
 
 
-def trip(run: Any, request: Any) -> Any:
-    """Two side effects for some, none for others, and a failure for some."""
-    run.step("look", lambda: request)
-    if request["legs"] < 0:
-        raise ValueError("no such trip")
-    return [run.side_effect("book", key=f"leg{n}", arguments={"leg": n}) for n in range(request["legs"])]
-
-
 def test_a_workflow_of_ones_own_has_all_its_kills_whatever_its_inputs_make_it_do(url: str) -> None:
     legs = [0, 1, 2, 3, 0, 2]
-    report = soak(url, [{"legs": n} for n in legs], workflow=trip, workers=3, kills=12, seed=4)
+    report = soak(url, [{"actions": [*"abc"[:n]]} for n in legs], workflow=trip, workers=3, kills=12, seed=4)
     assert report.problems == []
     assert (report.kills_happened, report.workflows_completed) == (12, 6)
     assert (report.business_effects, report.acknowledged_actions) == (sum(legs), sum(legs))
@@ -285,14 +278,14 @@ def test_a_workflow_of_ones_own_has_all_its_kills_whatever_its_inputs_make_it_do
 
 
 def test_a_workflow_that_fails_has_its_kills_and_is_lost(url: str) -> None:
-    report = soak(url, [{"legs": -1}, {"legs": 1}], workflow=trip, workers=2, kills=4, seed=4)
+    report = soak(url, [{"actions": None}, {"actions": ["a"]}], workflow=trip, workers=2, kills=4, seed=4)
     assert report.kills_happened == 4
     assert report.problems == ["1 of 2 workflows are not completed"]
 
 
 def test_a_request_that_json_cannot_hold_is_told_before_anything_starts(url: str) -> None:
-    with pytest.raises(UnfaithfulValue, match=r"request-000001.*path \$\.legs: set is not a JSON value"):
-        soak(url, [{"legs": 1}, {"legs": {1}}], workflow=trip, seed=OWN)
+    with pytest.raises(UnfaithfulValue, match=r"request-000001.*path \$\.actions: set is not a JSON value"):
+        soak(url, [{"actions": []}, {"actions": {1}}], workflow=trip, seed=OWN)
     with pytest.raises(BadSchedule, match="no workflow but a class"):
         soak(url, [1], workflow=Engine, seed=OWN)  # type: ignore[arg-type]
     with pytest.raises(SoakError, match="is a class"):
