@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from ...agents import approval_agent_with, research_agent_with, support_agent_with
+from ...agents import approval_agent_with, research_agent_with, support_agent_with, why_no_workflow
 from ...errors import BadSchedule
 from ...run import Workflow
 from ...tools import StandInModel
+from ...values import to_json
 from .grammar import Schedule, Setting
 
 REQUESTS = (
@@ -101,11 +102,27 @@ def workflows_for(setting: Setting, label: str, own: Mapping[str, Workflow]) -> 
     return {**own, **{name: playable.make(model) for name, playable in PLAYABLE.items()}}
 
 
-def inputs_for(setting: Setting, own: Mapping[str, Workflow]) -> list[Any]:
-    """The inputs of the setting's workflows, in order. Raises BadSchedule for a workflow that nobody knows."""
+def inputs_for(setting: Setting, own: Mapping[str, Workflow], inputs: Sequence[Any] | None = None) -> list[Any]:
+    """The inputs of the setting's workflows, in order: the first of those given, or else the presets'.
+
+    Raises BadSchedule for a workflow that nobody knows or that is none, and for fewer inputs than workflows; UnfaithfulValue
+    for an input that JSON cannot hold.
+    """
     if setting.workflow not in own:
         known = ", ".join(sorted(own))
         raise BadSchedule(f"workflow={setting.workflow} is not known; choose one of {known}.")
+    if why := why_no_workflow(own[setting.workflow]):
+        raise BadSchedule(f"workflow={setting.workflow} {why}")
+    if inputs is not None:
+        if not isinstance(inputs, list | tuple) or len(inputs) < setting.requests:
+            kind = "" if isinstance(inputs, list | tuple) else f"a value of type {type(inputs).__name__} is"
+            raise BadSchedule(
+                f"requests={setting.requests} needs a list of inputs, one for each workflow, but {kind or f'{len(inputs)} are'} "
+                "given. Nothing was moved; give as many inputs as there are workflows."
+            )
+        for number, value in enumerate(chosen := list(inputs[: setting.requests]), 1):
+            to_json(value, workflow=f"request-{number}", step="input")
+        return chosen
     playable = PLAYABLE.get(setting.workflow)
     give = playable.inputs if playable else lambda index: REQUESTS[index]
     return [give(index) for index in range(setting.requests)]
@@ -117,12 +134,22 @@ def events_of(workflow: str) -> tuple[str, ...] | None:
     return playable.events if playable else None
 
 
-def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
-    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
+def named(workflow: str | Workflow, known: Mapping[str, Workflow]) -> tuple[str, Workflow]:
+    """The workflow's name and its function, of which either is given. Raises BadSchedule."""
+    name = workflow if isinstance(workflow, str) else str(getattr(workflow, "__name__", type(workflow).__name__))
+    functions = known if isinstance(workflow, str) else {name: workflow}
+    inputs_for(Setting(name), functions, [None])
+    return name, functions[name]
 
-    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
-    """
-    if setting is None:
-        known = list(workflows)
-        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
-    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)
+
+def meant(setting: Setting, own: Mapping[str, Workflow]) -> Setting:
+    """The setting; if it has the default workflow and only others are known, the first of them is meant."""
+    other = next(iter(own), setting.workflow)
+    return (
+        setting if setting.workflow in own or setting.workflow != Setting.workflow else replace(setting, workflow=other)
+    )
+
+
+def as_line(setting: Setting | Schedule | str | None) -> str:
+    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself."""
+    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting or "")
