@@ -82,16 +82,17 @@ lock: ## writes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=-
 	sed "s/ ; extra == '[a-z]*' and (\(.*\))/ ; \1/; s/ ; extra == '[a-z]*'//" requirements.lock >build/lock/all
 	$(COMPILE) --all-extras --generate-hashes --annotation-style line $(LOCK_FLAGS) --output-file build/lock/all pyproject.toml >build/lock/log
 	$(COMPILE) --extra setup --no-annotate --constraints build/lock/all --output-file build/lock/run pyproject.toml >build/lock/log
+	$(COMPILE) --extra dbos --no-annotate --constraints build/lock/all --output-file build/lock/dbos pyproject.toml >build/lock/log
 	@for system in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-msvc; do \
 		for version in 3.11 3.12 3.13 3.14; do \
 			build/lock/bin/uv pip compile --quiet --no-deps --only-binary :all: --python-platform $$system \
 				--python-version $$version --output-file build/lock/check build/lock/all >build/lock/log || exit 1; \
 		done; \
 	done
-	@awk -F == 'FNR == NR { run[$$1]; next } /^[a-z0-9]/ && !($$1 in run) { \
-		mark = " ; extra == \047" ($$1 == "uv" ? "uv" : "dev") "\047"; \
+	@awk -F == 'FILENAME ~ /run$$/ { run[$$1]; next } FILENAME ~ /dbos$$/ { dbos[$$1]; next } /^[a-z0-9]/ && !($$1 in run) { \
+		mark = " ; extra == \047" ($$1 == "uv" ? "uv" : $$1 in dbos ? "dbos" : "dev") "\047"; \
 		if (sub(/ ; /, mark " and (")) sub(/ .$$/, ") \\"); else sub(/ .$$/, mark " \\") } { print }' \
-		build/lock/run build/lock/all >requirements.lock
+		build/lock/run build/lock/dbos build/lock/all >requirements.lock
 	@echo "requirements.lock: every package has a wheel for Linux, macOS and Windows and Python 3.11 to 3.14."
 
 clean: ## removes .venv and what tests and builds left behind; the laboratory's data stays
