@@ -18,7 +18,7 @@ from .run import DurableRunner, StepStore, Workflow
 from .tools import SimulatedTool
 from .values import fingerprint, to_json
 
-_OURS = "obj_description('{0}'::regnamespace, 'pg_namespace') = 'made by AgentFlow for DBOS'"
+_OURS = "obj_description(to_regnamespace('{0}'), 'pg_namespace') = 'made by AgentFlow for DBOS'"
 _MAKE = f"""DO $$ BEGIN CREATE SCHEMA {{0}}; COMMENT ON SCHEMA {{0}} IS 'made by AgentFlow for DBOS';
 EXCEPTION WHEN duplicate_schema OR unique_violation THEN ASSERT {_OURS}, 'Schema {{0}} was not made by AgentFlow'; END $$"""
 _DROP = f"DO $$ BEGIN IF {_OURS} THEN DROP SCHEMA {{0}} CASCADE; END IF; END $$"
@@ -94,10 +94,6 @@ class OnDbos:
         self.dbos.DBOS.destroy(destroy_registry=True)
         OnDbos.running = False
 
-    def remove(self) -> None:
-        """Drops DBOS's schema, which was made here, with all that is in it."""
-        self.database.command(_DROP.format(self.schema))
-
     def _carry(self, function: Workflow, request: Any) -> Any:
         run, result = _Run(self), None
         try:
@@ -110,9 +106,13 @@ class OnDbos:
         return json.loads(to_json(result, workflow=run.run_id, step="result"))
 
 
-class _Run(DurableRunner):
-    """DBOS replays; what is kept in memory is this run's own, and a run's checks stay around DBOS's steps."""
+def remove_dbos(database: Database) -> None:
+    """Drops DBOS's schema beside this one, if it is there and was made here, with all that is in it."""
+    database.command(_DROP.format(f"{database.schema}_dbos"))
 
+
+class _Run(DurableRunner):
+    # DBOS replays; what is kept in memory is this run's own, and a run's checks stay around DBOS's steps.
     def __init__(self, on: OnDbos) -> None:
         self.on, self.dbos, self.received = on, on.dbos.DBOS, dict[str, Any]()
         super().__init__(str(self.dbos.workflow_id), StepStore(), self.received)

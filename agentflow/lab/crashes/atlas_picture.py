@@ -7,24 +7,26 @@ hatched. The two rows of the acknowledgment gap lie between rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
-from .atlas_result import AtlasCell, AtlasResult
-from .kill_plan import GAP
+from .atlas_result import AtlasCell, AtlasResult, in_gap
 
 LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
 PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
 GUTTER = LEFT + 1
 STICKY = 8  # more columns than this: the row names stay while the rest scrolls
-HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
-TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
 
 
-def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
-    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone."""
+def draw_atlas(
+    atlas: AtlasResult, *, live: bool = False, beside: Callable[[AtlasCell, float, float], str] = lambda *_: ""
+) -> Picture:
+    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone.
+
+    `beside` draws more into a cell, around its middle.
+    """
     rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
     bottom, right = list(rows.values())[-1] + 24.5, LEFT + WIDE * len(atlas.guard_sets)
     notes = atlas.notes()
@@ -32,16 +34,17 @@ def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
     for boundary, y in rows.items():
         body += _names(boundary, y)
         for number, guards in enumerate(atlas.guard_sets):
-            body.append(_cell(atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number, y, live))
+            cell, x = atlas.cell(boundary, guards.name), LEFT + WIDE / 2 + WIDE * number
+            body.append(_cell(cell, x, y, live) + beside(cell, x, y))
     body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas.kills)]
     for number, note in enumerate(notes):
         body.append(f'<text x="190" y="{bottom + 44 + 16 * number:g}" class="m">{escaped(note)}</text>')
     size = {"width": max(right + 220, LEFT + 600), "height": bottom + 48.5 + 16 * len(notes)}
     text = atlas.text()
-    svg = frame("\n".join(body), label=TITLE, text=text, **size)
+    svg = frame("\n".join(body), label=atlas.title, text=text, **size)
     if live:
         svg = svg.replace('role="img"', 'role="group"', 1)
-    gutter = _gutter(rows, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
+    gutter = _gutter(rows, size["height"], atlas) if len(atlas.guard_sets) > STICKY else ""
     return AtlasPicture(svg, text, gutter=gutter)
 
 
@@ -63,20 +66,24 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
     y = float(FIRST)
     for before, boundary in zip((None, *boundaries), boundaries, strict=False):
         if before:
-            gaps = [one in GAP for one in (before, boundary)]
+            gaps = [in_gap(one) for one in (before, boundary)]
             together = all(gaps) or before.split(" ", 1)[1] == boundary.split(" ", 1)[1]
             y += AROUND_GAP if any(gaps) and not all(gaps) else HIGH if together else PAIR
         yield y
 
 
 def _heads(atlas: AtlasResult) -> Iterator[str]:
-    yield HERE
-    yield f'<text x="{LEFT}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
+    yield _here(atlas)
+    yield f'<text x="{LEFT}" y="22" class="m">{escaped(atlas.leaves)}</text>'
     for number, guards in enumerate(atlas.guard_sets):
         x = LEFT + WIDE // 2 + WIDE * number
         bold = "" if guards.without or guards.naive else " b"
         for line, words in enumerate(reversed(guards.lines)):
             yield f'<text x="{x}" y="{72 - 13 * line}" class="c{bold}" font-size="11">{escaped(words)}</text>'
+
+
+def _here(atlas: AtlasResult) -> str:
+    return f'<text x="10" y="22" class="m">{escaped(atlas.here)}</text>'
 
 
 def _rule(y: float, right: float, ink: str = RULE, width: int = 1) -> str:
@@ -85,7 +92,7 @@ def _rule(y: float, right: float, ink: str = RULE, width: int = 1) -> str:
 
 def _names(boundary: str, y: float) -> Iterator[str]:
     edge, name = boundary.split(" ", 1)
-    loud = boundary in GAP
+    loud = in_gap(boundary)
     yield f'<text x="58" y="{y + 4:g}" class="e {"b" if loud else "m"}" font-size="12">{edge}</text>'
     bold = ' class="b"' if loud else ""
     yield f'<text x="66" y="{y + 4:g}"{bold} font-size="12">{escaped(name)}</text>'
@@ -119,7 +126,7 @@ def _marks(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
 
 def _right(cell: AtlasCell, x: float, y: float) -> Iterator[str]:
     """One effect: quiet, but in ink within the gap; further left, beside a word, if nobody completed the workflow."""
-    loud = cell.boundary in GAP
+    loud = in_gap(cell.boundary)
     x -= 0 if cell.completed else 20
     yield _diamond(x - 9, y, 5, INK if loud else MUTE)
     yield f'<text x="{x + 10:g}" y="{y + 4.5:g}" class="c{"" if loud else " m"}" font-size="12">1</text>'
@@ -160,7 +167,7 @@ def _hatched(x: float, y: float, wide: float, high: float) -> Iterator[str]:
 
 def _gap_edges(rows: dict[str, float]) -> list[float]:
     """Where the two rules around the gap lie; empty if no row lies between them."""
-    there = [y for boundary, y in rows.items() if boundary in GAP]
+    there = [y for boundary, y in rows.items() if in_gap(boundary)]
     return [there[0] - 16, there[-1] + 16] if there else []
 
 
@@ -200,12 +207,12 @@ def _killed(bottom: float, kills: int) -> str:
     return f'<text x="10" y="{bottom + 22.5:g}" class="m">{kills} processes killed</text>'
 
 
-def _gutter(rows: dict[str, float], height: float, kills: int) -> str:
+def _gutter(rows: dict[str, float], height: float, atlas: AtlasResult) -> str:
     """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
-    parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
+    parts = [_here(atlas), *(line for boundary, y in rows.items() for line in _names(boundary, y))]
     parts += [_rule(78.5, GUTTER), *(_rule(y, GUTTER, INK, 2) for y in _gap_edges(rows))]
-    parts += [_rule(bottom, GUTTER), _killed(bottom, kills)]
+    parts += [_rule(bottom, GUTTER), _killed(bottom, atlas.kills)]
     svg = frame("\n".join(parts), width=GUTTER, height=height, label="boundaries", text="the names of the rows")
     svg = re.sub(r"min-width:\d+px", f"width:{GUTTER}px", svg, count=1)
     return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)

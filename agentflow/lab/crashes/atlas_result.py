@@ -144,6 +144,12 @@ class AtlasResult:
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES
 
+    title = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
+    here, leaves = (
+        "a worker killed here ...",
+        "... leaves this many business effects after another worker recovered",
+    )
+
     def cell(self, boundary: str, guards: str) -> AtlasCell:
         """The cell of this row and column, `running` if it was not played yet. Raises KeyError for unknown names."""
         if boundary not in self.boundaries or guards not in [each.name for each in self.guard_sets]:
@@ -189,7 +195,7 @@ class AtlasResult:
         for boundary in self.boundaries:
             marks = [_mark(self.cell(boundary, guards.name)) for guards in self.guard_sets]
             line = "".join(f"  {mark:>{len(head)}}" for mark, head in zip(marks, heads, strict=True))
-            lines.append(f"{boundary:<{first}}{line}" + ("  | acknowledgment gap" if boundary in GAP else ""))
+            lines.append(f"{boundary:<{first}}{line}" + ("  | acknowledgment gap" if in_gap(boundary) else ""))
         return "\n".join(lines)
 
     def text(self) -> str:
@@ -220,6 +226,11 @@ class AtlasResult:
 
     def __repr__(self) -> str:
         return f"{self.grid()}\n\n{self.text()}"
+
+
+def in_gap(boundary: str) -> bool:
+    """Whether the effect exists there and the engine does not know; with several effects a boundary names its own."""
+    return boundary in GAP or boundary.startswith("after tool ")
 
 
 def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
