@@ -20,7 +20,7 @@ from typing import Any
 from ...agents import WORKFLOWS
 from ...database import Database
 from ...engine import Engine
-from ...errors import AgentFlowError
+from ...errors import AgentFlowError, UnknownWorkflow
 from ...model import Policy, Tool, ToolCall
 from ...on_dbos import OnDbos
 from ...run import Workflow
@@ -49,7 +49,11 @@ class Task:
 
     def carry(self, run: Any, request: Any, workflow_id: str, reach: Reach) -> Any:
         """Runs the function, and calls `reach(point)` at each point of it; notes each execution of a step in a file."""
-        function = WORKFLOWS[self.function] if isinstance(self.function, str) else self.function
+        function = WORKFLOWS.get(self.function) if isinstance(self.function, str) else self.function
+        if function is None:
+            raise UnknownWorkflow(
+                f"There is no workflow {self.function!r}; give a function, or one of {', '.join(WORKFLOWS)}."
+            )
         result = function(_WatchedRun(self, run, workflow_id, reach), request)
         reach("before end")
         return result

@@ -231,6 +231,8 @@ def _rehearsed(task: Task) -> tuple[Task, tuple[str, ...]]:
         raise AgentFlowError(
             f"The workflow waits for the event {event!r}. Nothing was compared; give it: events={{{event!r}: ...}}."
         ) from waits
+    except AgentFlowError:
+        raise
     except Exception as error:
         why = f"{type(error).__name__}: {str(error).removesuffix('.')}"
         raise AgentFlowError(f"Undisturbed, the workflow ends by {why}. Nothing was compared; correct it.") from error
