@@ -26,7 +26,7 @@ from ...on_dbos import OnDbos
 from ...run import Workflow
 from ...tools import SimulatedTool
 
-LEASE = 1.0  # seconds until AgentFlow's second process may have what the dead one held
+LEASE = 2.0  # seconds until AgentFlow's second process may have what the dead one held
 Reach = Callable[[str], None]
 
 
@@ -158,7 +158,7 @@ class _OnAgentFlow:
             for event, payload in task.events.items():
                 self.engine.deliver_event(one, event, payload)
         for _ in task.stops:
-            worker = self.engine.worker(name, poll_seconds=LEASE / 4)
+            worker = self.engine.worker(name, poll_seconds=LEASE / 8)
             threading.Thread(target=worker.run_once if name == "A" else worker.run_forever, daemon=True).start()
 
     def resume(self, executor: str) -> None:

@@ -31,10 +31,10 @@ from ..pictures.svg import INK, PAPER, Picture
 from ..schedule.presets import REQUESTS
 from .atlas_picture import Atlas, draw_atlas
 from .atlas_result import AtlasCell, GuardSet
-from .carriers import LEASE, Task, carrier
+from .carriers import Task, carrier
 
 PATIENCE = 60.0  # seconds until a process that does not go on is given up
-ALONE = 3 * LEASE  # seconds that a second process has before anybody tells it anything
+ALONE = 3.0  # seconds, more than a lease, in which a second process shows what it does untold
 NAIVE, MEMORY = GuardSet(("NaiveRunner", "(no checkpoints)"), naive=True), GuardSet(("results", "in memory"))
 AGENTFLOW, ON_DBOS = GuardSet(("AgentFlow",)), GuardSet(("DBOS",))
 RECORDED = GuardSet(("DBOS,", "recorded"))
@@ -186,11 +186,10 @@ def resume_the_living(engine: Engine) -> Table:
             first.until("stands", "request-1")
             second = stack.enter_context(_process(task, column.name, "B"))
             second.order("resume")
-            time.sleep(ALONE)
-            taken = second.order("look")["request-1"] == "completed"
+            taken = second.completed_within(PATIENCE if column.name == ON_DBOS.name else ALONE)
             first.order("go on")
             refused = first.until("left", "request-1")
-            second.until_completed()
+            second.completed_within(PATIENCE)
             with closing(Database(task.url, task.schema)) as database:
                 (world,) = _world(database).values()
             rows.append(
@@ -275,14 +274,12 @@ def _kill(task: Task, kind: str) -> tuple[int, float, int | None]:
             first.until("stands", workflow_id)
         second = stack.enter_context(_process(task, kind, "B"))
         processes.kill([first.process])
-        began, alone, told = time.monotonic(), 0, kind != AGENTFLOW.name
-        while time.monotonic() < began + ALONE and alone < len(task.stops):
-            time.sleep(LEASE / 20)
-            alone = list(second.order("look").values()).count("completed")
+        began, alone = time.monotonic(), second.completed_within(ALONE if kind == ON_DBOS.name else PATIENCE)
         if alone < len(task.stops):
-            began = time.monotonic() if told else began
+            began = time.monotonic()
             second.order("resume")
-            second.until_completed()
+            if second.completed_within(PATIENCE) < len(task.stops):
+                raise LaneError(f"On {kind} the second process has not completed every workflow within {PATIENCE:g} s.")
         return alone, round(time.monotonic() - began, 1), first.process.exitcode
 
 
@@ -311,13 +308,14 @@ class _Process:
         found: dict[str, str] = self.until("looks")
         return found
 
-    def until_completed(self) -> None:
-        """Waits until every workflow has its end. Raises LaneError."""
-        deadline = time.monotonic() + PATIENCE
-        while set(found := self.order("look").values()) != {"completed"}:
-            if time.monotonic() > deadline:
-                raise LaneError(f"After {PATIENCE:g} s the workflows stand so: {', '.join(found)}.")
-            time.sleep(LEASE / 50)
+    def completed_within(self, seconds: float) -> int:
+        """How many workflows are completed: all, or as many as there are after so long."""
+        deadline = time.monotonic() + seconds
+        while (found := list(self.order("look").values())).count("completed") < len(
+            found
+        ) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found.count("completed")
 
 
 @contextmanager
