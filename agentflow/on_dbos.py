@@ -13,7 +13,7 @@ from typing import Any
 from . import errors
 from .database import Database
 from .journal import callable_tool
-from .model import Policy, Tool, ToolCall
+from .model import Policy, Tool
 from .run import DurableRunner, StepStore, Workflow
 from .tools import SimulatedTool
 from .values import fingerprint, to_json
@@ -21,9 +21,13 @@ from .values import fingerprint, to_json
 _OURS = "obj_description(to_regnamespace('{0}'), 'pg_namespace') = 'made by AgentFlow for DBOS'"
 _MAKE = f"""DO $$ BEGIN CREATE SCHEMA {{0}}; COMMENT ON SCHEMA {{0}} IS 'made by AgentFlow for DBOS';
 EXCEPTION WHEN duplicate_schema OR unique_violation THEN ASSERT {_OURS}, 'Schema {{0}} was not made by AgentFlow'; END $$"""
-_DROP = f"DO $$ BEGIN IF {_OURS} THEN DROP SCHEMA {{0}} CASCADE; END IF; END $$"
+_DROP = f"""DO $$ DECLARE n oid := to_regnamespace('{{0}}'); one text; BEGIN IF {_OURS} THEN FOR one IN
+SELECT 'DROP TABLE ' || string_agg(oid::regclass::text, ', ') FROM pg_class WHERE relkind = 'r' AND relnamespace = n UNION ALL
+SELECT 'DROP FUNCTION ' || string_agg(oid::regprocedure::text, ', ') FROM pg_proc WHERE pronamespace = n
+LOOP EXECUTE coalesce(one, 'SELECT'); END LOOP; DROP SCHEMA {{0}}; END IF; END $$"""
 _FOREVER = 2_000_000_000  # seconds, and tries
 _ENDS = {"SUCCESS": "completed", "ERROR": "failed", "CANCELLED": "cancelled"}
+_running: list[OnDbos] = []
 _REFUSED, _MISUSED = (errors.ToolRefused, errors.UnfaithfulValue), (errors.StepMisuse, errors.UnfaithfulValue)
 
 
@@ -34,8 +38,6 @@ class OnDbos:
     start under the same `executor` does, and `resume`. A `version` of the code carries what it has started, and nothing else.
     """
 
-    running = False
-
     def __init__(
         self, database: Database, workflows: Mapping[str, Workflow], tool: Tool | None = None, *,
         executor: str = "local", version: str = "1", policy: Policy | None = None,
@@ -44,7 +46,7 @@ class OnDbos:
             import dbos
         except ImportError as no:
             raise errors.AgentFlowError("DBOS is not installed here. Run `make dbos` in AgentFlow's folder.") from no
-        if OnDbos.running:
+        if _running:
             raise errors.AgentFlowError("DBOS runs in this process already, and cannot twice. Close the first one.")
         self.dbos, self.database, self.version, self.policy = dbos, database, version, policy or Policy()
         self.tool, self.schema = tool or SimulatedTool(database.twin()), f"{database.schema}_dbos"
@@ -52,7 +54,8 @@ class OnDbos:
         where = {"system_database_url": database.address, "dbos_system_schema": self.schema, "log_level": "CRITICAL"}
         who: Any = {"name": "agentflow", "executor_id": executor, "application_version": version, "enable_otlp": False}
         dbos.DBOS(config=where | who | {"serializer": dbos.DBOSPortableJSONSerializer()})  # its own default is pickle
-        mark, OnDbos.running = partial(dbos.DBOS.workflow, max_recovery_attempts=self.policy.crash_budget), True
+        _running.append(self)
+        mark = partial(dbos.DBOS.workflow, max_recovery_attempts=self.policy.crash_budget)
         self._functions = {name: mark(name=name)(partial(self._carry, one)) for name, one in workflows.items()}
         dbos.DBOS.launch()
 
@@ -92,7 +95,7 @@ class OnDbos:
     def close(self) -> None:
         """Ends DBOS in this process; what is pending stays so. It cannot stop a step that runs: for that, end the process."""
         self.dbos.DBOS.destroy(destroy_registry=True)
-        OnDbos.running = False
+        _running.clear()
 
     def _carry(self, function: Workflow, request: Any) -> Any:
         run, result = _Run(self), None
@@ -112,16 +115,13 @@ def remove_dbos(database: Database) -> None:
 
 
 class _Run(DurableRunner):
-    # DBOS replays; what is kept in memory is this run's own, and a run's checks stay around DBOS's steps.
     def __init__(self, on: OnDbos) -> None:
         self.on, self.dbos, self.received = on, on.dbos.DBOS, dict[str, Any]()
         super().__init__(str(self.dbos.workflow_id), StepStore(), self.received)
 
     def side_effect(self, name: str, key: str, tool: Tool | None = None, arguments: Any = None) -> Any:
-        def act(call: ToolCall) -> Any:
-            return self._step(name, key, lambda: callable_tool(tool or self.on.tool)(call), _FOREVER, _REFUSED)
-
-        return super().side_effect(name, key, act, arguments)
+        step, chosen = partial(self._step, name, key, tries=_FOREVER, fatal=_REFUSED), tool or self.on.tool
+        return super().side_effect(name, key, lambda call: step(lambda: callable_tool(chosen)(call)), arguments)
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
         self._allow("wait", step_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentflow import Database, Engine, Policy
+from agentflow import Database, Engine, Policy, on_dbos
 from agentflow.agents import WORKFLOWS
 from agentflow.errors import AgentFlowError, IdTaken, StatementRefused, StepFailed, ToolRefused, UnknownWorkflow
 from agentflow.lab.crashes.carriers import Task
@@ -20,6 +20,7 @@ from agentflow.lab.crashes.comparison import RECORD
 from agentflow.on_dbos import OnDbos, remove_dbos
 from tests.conftest import rows
 from tests.support.dbos_executors import eventual, killed_at
+from tests.support.helpers import eventually
 
 FAST = Policy(first_delay=0.01)
 REQUEST = "I forgot my password."
@@ -132,6 +133,33 @@ def on(module_engine: Engine) -> Iterator[OnDbos]:
         yield started
 
 
+def begun(run: Any, _: Any) -> Any:
+    run.step("one", lambda: 1)
+    return run.wait_for_event("go", "go")
+
+
+def renamed(run: Any, _: Any) -> Any:
+    return run.step("uno", lambda: 1)
+
+
+def test_other_code_leaves_a_workflow_pending_and_a_renamed_step_ends_it(module_engine: Engine) -> None:
+    """These executors come before the one of the module: a process can have one at a time."""
+    database = module_engine.database
+    with closing(OnDbos(database, {"code": begun}, executor="A", version="1")) as on:
+        on.submit("coded", "code", None)
+        eventually(lambda: len(on.dbos.DBOS.list_workflow_steps("coded")) == 1)
+    with closing(OnDbos(database, {"code": renamed}, executor="A", version="2")) as on:
+        with pytest.raises(
+            AgentFlowError, match=r"has left workflows of version '1', and this is '2'. Nothing was resumed; "
+        ):
+            on.resume("A")
+        assert on.look("coded")["status"] == "pending"
+    with closing(OnDbos(database, {"code": renamed}, executor="A", version="1")) as on:
+        ended = eventual(on, "coded")
+    assert (ended["status"], ended["error"]["type"]) == ("failed", "DBOSUnexpectedStepError")
+    assert "one was recorded when uno was expected" in ended["error"]["message"]
+
+
 def ending(engine: Engine, name: str) -> tuple[str, Any, str, str]:
     """Status, result, type and message of the error, on AgentFlow."""
     workflow_id = f"agentflow-{name}"
@@ -208,7 +236,7 @@ def test_without_dbos_the_sentence_names_the_way_out(engine: Engine, monkeypatch
 def test_a_schema_that_somebody_else_made_is_neither_used_nor_dropped(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnDbos, "running", False)
+    monkeypatch.setattr(on_dbos, "_running", [])
     theirs = f"{engine.database.schema}_dbos"
     engine.database.command(f"CREATE SCHEMA {theirs}")
     with pytest.raises(StatementRefused, match=f"Schema {theirs} was not made by AgentFlow"):
@@ -245,6 +273,7 @@ def soaked(engine: Engine, folder: Path, executors: int, workflows: int, kills: 
         assert [(row["status"], row["n"]) for row in found] == [("SUCCESS", workflows)]
     finally:
         remove_dbos(engine.database)
+    assert rows(engine, "SELECT nspname FROM pg_namespace WHERE nspname = :name", name=schema) == []
 
 
 def test_two_executors_three_kills_all_complete_and_only_the_gap_calls_twice(engine: Engine, tmp_path: Path) -> None:
