@@ -15,7 +15,7 @@ NOTEBOOKS := $(wildcard notebooks)
 export PYTHONDONTWRITEBYTECODE :=
 
 # A file of this folder's, such as random.py, takes no module's place while we install and check.
-$(STAMP) $(DEV) site lint lock: export PYTHONSAFEPATH := 1
+$(STAMP) $(DEV) dbos site lint lock: export PYTHONSAFEPATH := 1
 
 # A .venv whose Python is gone, or which was made in another folder, is made again.
 HEALTH := $(shell $(PY) -c 'import sys; print(open("$(STAMP)").read() == sys.prefix)' 2>/dev/null)
@@ -23,13 +23,17 @@ ifneq ($(HEALTH),True)
 $(STAMP): remake
 endif
 
-.PHONY: help setup lab check test test-notebooks test-long test-unpinned lint site bench lock clean remake browser
+.PHONY: help setup dbos lab check test test-notebooks test-long test-unpinned lint site bench lock clean remake browser
 .DELETE_ON_ERROR:
 
 help: ## prints this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1@\2/p' Makefile | awk -F@ '{printf "%-20s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## installs what running needs into .venv from requirements.lock, unless that is already done
+
+dbos: $(STAMP) ## adds DBOS to .venv: another engine, which carries the same workflow in notebook 09
+	@$(call part,dbos) >.venv/dbos.lock
+	$(call install,.venv/dbos.lock)
 
 lab: $(STAMP) ## starts PostgreSQL, migrates it and opens JupyterLab on the first notebook
 	@[ -x .venv/bin/agentflow ] || $(MAKE) --always-make setup
@@ -82,16 +86,17 @@ lock: ## writes requirements.lock after a change in pyproject.toml; LOCK_FLAGS=-
 	sed "s/ ; extra == '[a-z]*' and (\(.*\))/ ; \1/; s/ ; extra == '[a-z]*'//" requirements.lock >build/lock/all
 	$(COMPILE) --all-extras --generate-hashes --annotation-style line $(LOCK_FLAGS) --output-file build/lock/all pyproject.toml >build/lock/log
 	$(COMPILE) --extra setup --no-annotate --constraints build/lock/all --output-file build/lock/run pyproject.toml >build/lock/log
+	$(COMPILE) --extra dbos --no-annotate --constraints build/lock/all --output-file build/lock/dbos pyproject.toml >build/lock/log
 	@for system in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-msvc; do \
 		for version in 3.11 3.12 3.13 3.14; do \
 			build/lock/bin/uv pip compile --quiet --no-deps --only-binary :all: --python-platform $$system \
 				--python-version $$version --output-file build/lock/check build/lock/all >build/lock/log || exit 1; \
 		done; \
 	done
-	@awk -F == 'FNR == NR { run[$$1]; next } /^[a-z0-9]/ && !($$1 in run) { \
-		mark = " ; extra == \047" ($$1 == "uv" ? "uv" : "dev") "\047"; \
+	@awk -F == 'FILENAME ~ /run$$/ { run[$$1]; next } FILENAME ~ /dbos$$/ { dbos[$$1]; next } /^[a-z0-9]/ && !($$1 in run) { \
+		mark = " ; extra == \047" ($$1 == "uv" ? "uv" : $$1 in dbos ? "dbos" : "dev") "\047"; \
 		if (sub(/ ; /, mark " and (")) sub(/ .$$/, ") \\"); else sub(/ .$$/, mark " \\") } { print }' \
-		build/lock/run build/lock/all >requirements.lock
+		build/lock/run build/lock/dbos build/lock/all >requirements.lock
 	@echo "requirements.lock: every package has a wheel for Linux, macOS and Windows and Python 3.11 to 3.14."
 
 clean: ## removes .venv and what tests and builds left behind; the laboratory's data stays
@@ -103,8 +108,8 @@ browser: $(DEV)
 
 remake: ;
 
-# The lock has three parts: what running needs, and two that an installer skips, because `extra == 'dev'` (tests and checks) and
-# `extra == 'uv'` hold in no environment. $(call part,NAME) prints one of the two for an installer that should not skip it.
+# The lock has four parts: what running needs, and three that an installer skips, because `extra == 'dev'` (tests and checks),
+# `extra == 'dbos'` and `extra == 'uv'` hold in no environment. $(call part,NAME) prints one for an installer that should not skip it.
 part = sed -n "/extra == '$(1)'/,/\# via/{s/extra == '$(1)'/python_version >= '3'/;p;}" requirements.lock
 LOCKED := --only-binary :all: --require-hashes --no-deps -r
 OURSELVES := --no-deps --no-build-isolation --no-index -e .
@@ -141,6 +146,6 @@ $(STAMP): requirements.lock pyproject.toml
 
 $(DEV): $(STAMP)
 	@echo "Installing what tests and checks need into .venv."
-	@$(call part,dev) >.venv/dev.lock
+	@{ $(call part,dev); $(call part,dbos); } >.venv/dev.lock
 	$(call install,.venv/dev.lock)
 	@touch $(DEV)

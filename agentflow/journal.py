@@ -94,7 +94,7 @@ class ClaimedJournal:
         intent, planned_before = self._plan(name, key, arguments)
         try:
             if not planned_before:  # else an earlier call may have acted, and nobody knows
-                _check_that_it_can_be_called(chosen)
+                callable_tool(chosen)
             known, result = self._ask_world(intent, chosen) if planned_before else (False, None)
             if not known:
                 result = self.engine.call_tool(self.claim, intent, chosen)
@@ -188,14 +188,15 @@ class ClaimedJournal:
         return json.dumps(told) if told else None
 
 
-def _check_that_it_can_be_called(tool: Tool) -> None:
-    """Raises ToolRefused if the tool takes no call: it certainly does nothing then."""
+def callable_tool(tool: Tool) -> Tool:
+    """Returns the tool. Raises ToolRefused if it takes no call: it certainly does nothing then."""
     try:
         inspect.signature(tool).bind(None)
     except ValueError:
-        return  # some builtins do not tell what they take
+        return tool  # some builtins do not tell what they take
     except TypeError as misfit:
         raise errors.ToolRefused(
             f"The tool {tool!r:.100} was not called, since it cannot take a ToolCall as its one argument ({misfit}). "
             "Correct it, and requeue the workflow."
         ) from misfit
+    return tool

@@ -127,7 +127,7 @@ class DurableRunner:
     ) -> None:
         self.run_id, self.ledger = run_id, Ledger()
         if isinstance(store, StepStore):
-            store = _MemoryJournal(run_id, store, events or {}, tool)
+            store = _MemoryJournal(run_id, store, {} if events is None else events, tool)
         self._journal: Journal = store
         self._asked: dict[str, str] = {}
         self._effects: dict[str, tuple[str, str, Checkpoint]] = {}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .crashes.atlas import atlas
     from .crashes.atlas_result import BOUNDARIES, GUARD_SETS
     from .crashes.atlas_view import AtlasView
+    from .crashes.comparison import compare_engines, resume_the_living
     from .crashes.soak import soak
     from .explorer.explore import explore
     from .isolation.pair_matrix import pair_matrix
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
     from .verify.invariants import INVARIANTS
 
 __all__ = [
-    "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas", "check_rows",
-    "checks", "clean_up", "compare_claims", "control_room", "course", "doctor", "draw", "explore", "fresh_laboratory", "live_api",
-    "locked", "pair_matrix", "query", "query_elsewhere", "recoveries_frame", "recovery_latency", "server_of_its_own",
-    "snapshot", "soak", "support_requests", "timeline",
+    "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas",
+    "check_rows", "checks", "clean_up", "compare_claims", "compare_engines", "control_room", "course", "doctor", "draw",
+    "explore", "fresh_laboratory", "live_api", "locked", "pair_matrix", "query", "query_elsewhere", "recoveries_frame",
+    "recovery_latency", "resume_the_living", "server_of_its_own", "snapshot", "soak", "support_requests", "timeline",
 ]  # fmt: skip
 
 _HOMES = {
     "broken.catalogue": "GUARDS", "course.mission": "draw", "crashes.atlas": "atlas",
-    "crashes.atlas_result": "BOUNDARIES GUARD_SETS", "crashes.atlas_view": "AtlasView", "crashes.soak": "soak",
+    "crashes.atlas_result": "BOUNDARIES GUARD_SETS", "crashes.atlas_view": "AtlasView",
+    "crashes.comparison": "compare_engines resume_the_living", "crashes.soak": "soak",
     "explorer.explore": "explore", "isolation.pair_matrix": "pair_matrix",
     "laboratory.laboratory": "PATIENT doctor fresh_laboratory server_of_its_own support_requests",
     "notebook.clean_up": "clean_up", "notebook.live_api": "live_api", "notebook.other_process": "locked query_elsewhere",

@@ -37,6 +37,7 @@ HOMES = {
     "typer": {"cli"},
     "jupyterlab": {"jupyterlab"},
     "h11": {"api"},
+    "dbos": {"on_dbos"},
 }
 
 

@@ -101,10 +101,10 @@ def test_what_runs_here_is_what_the_lock_says():
         assert version(name) == pin.group(1), f"{name} differs from requirements.lock: run make test, which installs it"
 
 
-def running() -> set[str]:
-    """What the lock has for an installer that meets no extra: its first part, on this machine."""
+def running(extra: str = "") -> set[str]:
+    """What the lock has on this machine for an installer that meets no extra: its first part; or with this one."""
     markers = {name: re.match(r"\S+ ; (.*) \\", entry) for name, entry in locked().items()}
-    return {name for name, found in markers.items() if not found or Marker(found.group(1)).evaluate({"extra": ""})}
+    return {name for name, found in markers.items() if not found or Marker(found.group(1)).evaluate({"extra": extra})}
 
 
 def needed_by(names: list[str]) -> set[str]:
@@ -127,17 +127,24 @@ def test_an_installer_takes_from_the_lock_what_running_needs_and_no_more():
     extras = project["project"]["optional-dependencies"]
     assert running() == needed_by([*project["project"]["dependencies"], *extras["setup"]])
     assert {re.split("[<>=]", one)[0] for one in project["build-system"]["requires"]} <= running()
-    assert running() & {"mypy", "playwright", "pytest", "ruff", "schemathesis", "hypothesis", "uv"} == set()
+    assert running() & {"mypy", "playwright", "pytest", "ruff", "schemathesis", "hypothesis", "uv", "dbos"} == set()
+
+
+def test_make_dbos_adds_what_dbos_needs_and_no_more():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert running("dbos") - running() == needed_by(extras["dbos"]) - running()
 
 
 def test_whatever_the_package_imports_is_in_that_part():
+    """DBOS is in a part of its own: an installation need not have it, and one room alone imports it (test_arrows.py)."""
     owners = packages_distributions()
     for path in (ROOT / "agentflow").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for name in {name.partition(".")[0] for name in names} - {"agentflow", *sys.stdlib_module_names}:
-                assert {canonicalize_name(owner) for owner in owners[name]} & running(), f"{path}: {name}"
+                part = "dbos" if name == "dbos" else ""
+                assert {canonicalize_name(owner) for owner in owners[name]} & running(part), f"{path}: {name}"
 
 
 # --- commands

@@ -7,7 +7,7 @@ hatched. The two rows of the acknowledgment gap lie between rules.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,15 @@ LEFT, WIDE, HIGH, FIRST = 182, 96, 22, 95
 PAIR, AROUND_GAP = 29, 34  # px from a row to the next: of another transaction, into and out of the gap
 LONGEST = 36  # characters of a boundary's name
 STICKY = 8  # more columns than this: the row names stay while the rest scrolls
-HERE = '<text x="10" y="22" class="m">a worker killed here ...</text>'
-TITLE = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
 
 
-def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
-    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone."""
+def draw_atlas(
+    atlas: AtlasResult, *, live: bool = False, beside: Callable[[AtlasCell, float, float], str] = lambda *_: ""
+) -> Picture:
+    """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone.
+
+    `beside` draws more into a cell, around its middle.
+    """
     rows = dict(zip(atlas.boundaries, _rows(atlas.boundaries), strict=True))
     left = LEFT + 7 * max(0, *(min(len(one.partition(" ")[2]), LONGEST) - 19 for one in rows))  # px for a character
     bottom, right = list(rows.values())[-1] + 24.5, left + WIDE * len(atlas.guard_sets)
@@ -34,16 +37,17 @@ def draw_atlas(atlas: AtlasResult, *, live: bool = False) -> Picture:
     for boundary, y in rows.items():
         body += _names(boundary, y)
         for number, guards in enumerate(atlas.guard_sets):
-            body.append(_cell(atlas.cell(boundary, guards.name), left + WIDE / 2 + WIDE * number, y, live))
+            cell, x = atlas.cell(boundary, guards.name), left + WIDE / 2 + WIDE * number
+            body.append(_cell(cell, x, y, live) + beside(cell, x, y))
     body += [*_gap(rows, right), _rule(bottom, right), *_key(bottom, atlas)]
     for number, note in enumerate(notes):
         body.append(f'<text x="190" y="{bottom + 44 + 16 * number:g}" class="m">{escaped(note)}</text>')
     size = {"width": max(right + 220, left + 600), "height": bottom + 48.5 + 16 * len(notes)}
     text = atlas.text()
-    svg = frame("\n".join(body), label=TITLE, text=text, **size)
+    svg = frame("\n".join(body), label=atlas.title, text=text, **size)
     if live:
         svg = svg.replace('role="img"', 'role="group"', 1)
-    gutter = _gutter(rows, left + 1, size["height"], atlas.kills) if len(atlas.guard_sets) > STICKY else ""
+    gutter = _gutter(rows, left + 1, size["height"], atlas) if len(atlas.guard_sets) > STICKY else ""
     return AtlasPicture(svg, text, gutter=gutter, wide=left + 1)
 
 
@@ -75,13 +79,17 @@ def _rows(boundaries: Sequence[str]) -> Iterator[float]:
 
 
 def _heads(atlas: AtlasResult, left: int) -> Iterator[str]:
-    yield HERE
-    yield f'<text x="{left}" y="22" class="m">... leaves this many business effects after another worker recovered</text>'
+    yield _here(atlas)
+    yield f'<text x="{left}" y="22" class="m">{escaped(atlas.leaves)}</text>'
     for number, guards in enumerate(atlas.guard_sets):
         x = left + WIDE // 2 + WIDE * number
         bold = "" if guards.without or guards.naive else " b"
         for line, words in enumerate(reversed(guards.lines)):
             yield f'<text x="{x}" y="{72 - 13 * line}" class="c{bold}" font-size="11">{escaped(words)}</text>'
+
+
+def _here(atlas: AtlasResult) -> str:
+    return f'<text x="10" y="22" class="m">{escaped(atlas.here)}</text>'
 
 
 def _rule(y: float, right: float, ink: str = RULE, width: int = 1) -> str:
@@ -209,12 +217,12 @@ def _killed(bottom: float, kills: int) -> str:
     return f'<text x="10" y="{bottom + 22.5:g}" class="m">{kills} processes killed</text>'
 
 
-def _gutter(rows: dict[str, float], wide: int, height: float, kills: int) -> str:
+def _gutter(rows: dict[str, float], wide: int, height: float, atlas: AtlasResult) -> str:
     """The row names and all that is left of them, on paper, to be laid over the picture's own."""
     bottom = list(rows.values())[-1] + 24.5
-    parts = [HERE, *(line for boundary, y in rows.items() for line in _names(boundary, y))]
+    parts = [_here(atlas), *(line for boundary, y in rows.items() for line in _names(boundary, y))]
     parts += [_rule(78.5, wide), *(_rule(y, wide, INK, 2) for gap in _gap_edges(rows) for y in gap)]
-    parts += [_rule(bottom, wide), _killed(bottom, kills)]
+    parts += [_rule(bottom, wide), _killed(bottom, atlas.kills)]
     svg = frame("\n".join(parts), width=wide, height=height, label="boundaries", text="the names of the rows")
     svg = re.sub(r"min-width:\d+px", f"width:{wide}px", svg, count=1)
     return svg.replace('role="img"', 'role="img" aria-hidden="true"', 1)

@@ -158,6 +158,12 @@ class AtlasResult:
     seconds: float | None = None
     boundaries: tuple[str, ...] = BOUNDARIES
 
+    title = "Crash atlas: business effects after a worker is killed at each boundary, for each set of guards"
+    here, leaves = (
+        "a worker killed here ...",
+        "... leaves this many business effects after another worker recovered",
+    )
+
     def cell(self, boundary: str, guards: str) -> AtlasCell:
         """The cell of this row and column, `running` if it was not played yet. Raises KeyError for unknown names."""
         if boundary not in self.boundaries or guards not in [each.name for each in self.guard_sets]:

@@ -32,7 +32,10 @@ from ...errors import LaneError
 # What most processes run. Python says nothing about a name here that does not exist, so a test imports each.
 PRELOADED = [
     "agentflow",
-    *(f"agentflow.lab.{name}" for name in ("crashes.naive_queue", "crashes.soak", "race.race", "schedule.lanes")),
+    *(
+        f"agentflow.lab.{name}"
+        for name in ("crashes.carriers", "crashes.naive_queue", "crashes.soak", "race.race", "schedule.lanes")
+    ),
 ]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

@@ -106,17 +106,17 @@ OUTLINE = Outline(
         ),
         Question(
             "the-peers",
-            "In five engines (DBOS, absurd, procrastinate, pgqueuer, LangGraph), a worker dies right after its tool acted. After "
-            "the recovery, how many of the five have called the tool a second time?",
+            "The same function runs on a plain retry, with results in memory, on AgentFlow and on DBOS. Each time it is killed "
+            "right after its tool acted, then carried on. On how many of the four is the tool called a second time?",
             {
-                "none: this is what they are for": "a better engine could close the gap. In fact its record and the world's "
-                "cannot commit together",
-                "the two job queues, as they keep no checkpoints": "a checkpoint closed the gap. In fact it is written after the "
-                "step, and the worker died before that",
-                "all five": RIGHT,
+                "none: their records are for that": "a record could hold what the tool did. In fact it is written after the "
+                "answer, and the run died before that",
+                "only on the plain retry, which has no record": "a checkpoint closed the gap. In fact it is written after the "
+                "call, since it and the world's record cannot commit together",
+                "on all four": RIGHT,
             },
-            "The effect is in the world and the answer died with the worker, so no engine can know. Nothing was run here: their "
-            "own pages, which the table links to, say that steps and jobs may run again.",
+            "The effect is in the world and the answer died with the run, so nobody can know, and each asks again. Three of the "
+            "four ask with the same key, so only the plain retry has two effects.",
         ),
     ),
     exercises=(
