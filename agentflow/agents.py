@@ -6,6 +6,7 @@ it the state is the step's id in capitals.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -97,11 +98,34 @@ WORKFLOWS: dict[str, Workflow] = {
     "approval_agent": approval_agent,
 }
 
+TAKE_A_TEXT = ("support_agent", "approval_agent")
+"""The example workflows whose input is a support request's text."""
+
 
 def answers_of(steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What the support agent recorded: its classification and its plan, each None until then."""
     values = {step["step_id"]: step["value"] for step in steps}
     return {"classification": values.get("classify"), "plan": values.get("plan")}
+
+
+def why_no_workflow(function: Any) -> str | None:
+    """Why this cannot run as a workflow, and what to do, as the end of a sentence about it; None if it can."""
+    if isinstance(function, type) or not callable(function):
+        kind = "a class" if isinstance(function, type) else f"a value of type {type(function).__name__}"
+    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        kind = "an async function; the engine is synchronous"
+    elif inspect.isgeneratorfunction(function):
+        kind = "a generator, whose body would not run"
+    else:
+        try:
+            inspect.signature(function).bind("run", "input")
+        except TypeError as error:
+            kind = f"a function that cannot take a run and its input ({error})"
+        except ValueError:  # a built-in function that says nothing about itself
+            return None
+        else:
+            return None
+    return f"is no workflow but {kind}. Give a function such as `def order(run, request): ...`"
 
 
 def why_unusable(name: str, request: Any) -> str | None:

@@ -200,14 +200,17 @@ class _Connection(H11Protocol):
             self._deadline.cancel()
 
 
-def engine_of_environment(schema: str | None = None) -> Engine:
-    """Returns an engine with little patience, on the database that find_database() finds, which need not answer yet."""
+def engine_of_environment(schema: str | None = None, **options: Any) -> Engine:
+    """Returns an engine with little patience, on the database that find_database() finds, which need not answer yet.
+
+    Options as for Engine.
+    """
     database = find_database(schema, patience=REQUEST_PATIENCE)
     try:
         migrate(database, laboratory=is_embedded())
     except errors.DatabaseAway as away:
         log_event("database_away", error=str(away))
-    return Engine(database)
+    return Engine(database, **options)
 
 
 def _explain_errors(app: FastAPI) -> None:

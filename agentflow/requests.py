@@ -8,27 +8,33 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from .errors import BadRequestFile
-from .values import MAX_VALUE_BYTES
+from .errors import BadRequestFile, UnfaithfulValue
+from .values import MAX_VALUE_BYTES, to_json
 
 DEFAULT_COLUMN = "request"
 
 
-def read_requests(source: str | Path, column: str | None = None, *, stdin: IO[bytes] | None = None) -> Iterator[str]:
+def read_requests(
+    source: str | Path, column: str | None = None, *, texts: bool = True, stdin: IO[bytes] | None = None
+) -> Iterator[Any]:
     """Yields the requests in order, read as they are needed.
 
     `*.csv` is a CSV file with a header (quoting as in RFC 4180, line breaks in quoted fields), `*.jsonl` or `*.ndjson`
-    has a JSON object or text on each line, anything else, and `-` (standard input), is plain text with a request on
-    each line; blank lines are passed over. `column` names the CSV column or JSON member, by default `request`.
-    Raises BadRequestFile, with the number of the line where the bad record begins.
+    has a JSON value on each line, anything else, and `-` (standard input), is plain text with a request on each line;
+    blank lines are passed over. `column` names the CSV column, by default `request`, or the member of each JSON object.
+    Without it a JSON value is the request itself, whatever it is; but if they have to be `texts`, as the support agent's,
+    an object's member `request` is. Raises BadRequestFile, with the number of the line where the bad record begins.
     """
     path = str(source)
     suffix = Path(path).suffix.lower()
-    read = {".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(suffix, _lines)
     with _opened(path, stdin) as raw:
-        yield from read(_Lines(path, raw), column or DEFAULT_COLUMN)
+        lines = _Lines(path, raw)
+        if suffix in (".jsonl", ".ndjson"):
+            yield from _jsonl(lines, column or (DEFAULT_COLUMN if texts else None), texts)
+        else:
+            yield from (_csv if suffix == ".csv" else _lines)(lines, column or DEFAULT_COLUMN)
 
 
 class _Lines:
@@ -93,7 +99,7 @@ def _csv(lines: _Lines, column: str) -> Iterator[str]:
         raise lines.bad(f"is missing: an empty file has no column {column!r}", 1)
 
 
-def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
+def _jsonl(lines: _Lines, column: str | None, texts: bool) -> Iterator[Any]:
     for text in lines:
         lines.start = lines.number
         if not text.strip():
@@ -102,13 +108,13 @@ def _jsonl(lines: _Lines, column: str) -> Iterator[str]:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise lines.bad(f"is not JSON ({error})") from error
-        if isinstance(value, dict):
+        if column and isinstance(value, dict):
             if column not in value:
                 raise lines.bad(f"has no member {column!r} (--column names another)")
             value = value[column]
-        if not isinstance(value, str):
+        if texts and not isinstance(value, str):
             raise lines.bad(f"has a value of type {type(value).__name__} where the request's text should be")
-        yield _request(lines, value)
+        yield _request(lines, value) if texts else _stored(lines, value)
 
 
 def _lines(lines: _Lines, _column: str) -> Iterator[str]:
@@ -127,3 +133,11 @@ def _request(lines: _Lines, text: str) -> str:
     if "\0" in text:
         raise lines.bad("contains a NUL character, which PostgreSQL cannot store")
     return text
+
+
+def _stored(lines: _Lines, value: Any) -> Any:
+    try:
+        to_json(value, workflow="(new)", step="input")
+    except UnfaithfulValue as error:
+        raise lines.bad(f"cannot be stored ({error.path}: {error.reason})") from error
+    return value

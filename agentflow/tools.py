@@ -6,6 +6,7 @@ reads it; only evidence and the laboratory do.
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import time
@@ -117,6 +118,16 @@ def own_name(tool: Any, schema: str) -> str | None:
         module = Path(script).stem
     there = {} if named is tool else getattr(sys.modules.get(named.__module__), "__dict__", {})
     return f"{module}:{next((name for name, value in there.items() if value is tool), named.__qualname__)}"
+
+
+def why_no_tool(tool: Any) -> str | None:
+    """Why this cannot be called as a tool, and what to do, as the end of a sentence about it; None if it can."""
+    if isinstance(tool, type):
+        return f"is a class. Name an object of it, such as tool = {tool.__name__}()"
+    if callable(tool) and not inspect.iscoroutinefunction(tool):
+        return None
+    kind = "an async function" if callable(tool) else f"a value of type {type(tool).__name__}"
+    return f"is no tool but {kind}. Give a function of a ToolCall, such as `def charge(call): ...`"
 
 
 def _check_key(idempotency_key: str | None) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..agents import DEFAULT_WORKFLOW, WORKFLOWS
+from ..agents import DEFAULT_WORKFLOW, TAKE_A_TEXT, WORKFLOWS
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
 from ..evidence import REPORT, unsettled
 from ..log import log_event
 from ..model import Policy
-from ..requests import DEFAULT_COLUMN, read_requests
+from ..requests import read_requests
 from ..statements import DEFAULT_SCHEMA, Statement, command
 from .options import (
     COMMAND_PATIENCE,
@@ -27,7 +27,9 @@ from .options import (
     Requests,
     Schema,
     ShowProgress,
+    Tool,
     Tools,
+    Workflows,
     answer,
     app,
     print_figures,
@@ -74,6 +76,8 @@ def api(
     allowed: Annotated[
         list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A name it answers to as well; repeatable.")
     ] = None,
+    workflow: Workflows = None,
+    tool: Tool = None,
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
@@ -82,9 +86,9 @@ def api(
     from ..server import default_home
     from . import launch
 
+    functions, own = launch.own_workflows(workflow), launch.own_tool(tool)
     file, token = authorization(default_home())
-
-    engine = engine_of_environment(schema)
+    engine = engine_of_environment(schema, workflows=functions, tool=own)
     listener = launch.listen(host, port)
     if host not in LOOPBACK:
         typer.echo(
@@ -109,21 +113,20 @@ def worker(
     poll: Annotated[
         float, typer.Option(help="How often an idle worker asks the database, in seconds.", min=0.05, max=3600)
     ] = 1.0,
-    workflows: Annotated[
-        str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help="Your own workflow function, or dict of them.")
-    ] = None,
+    workflow: Workflows = None,
+    tool: Tool = None,
 ) -> None:
     """Run workflows until SIGTERM; log one JSON object per line."""
     from ..engine import Engine, find_database
     from ..worker import new_identity
     from . import launch
 
-    functions = WORKFLOWS if workflows is None else launch.own_workflows(workflows)
+    functions, own = launch.own_workflows(workflow), launch.own_tool(tool)
     handler = launch.LogLines(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("agentflow").addHandler(handler)
     logging.getLogger("agentflow").setLevel(logging.INFO)
-    engine = Engine(find_database(schema), workflows=functions, policy=Policy(lease_seconds=lease))
+    engine = Engine(find_database(schema), workflows=functions, tool=own, policy=Policy(lease_seconds=lease))
     one = engine.worker(new_identity(name), poll_seconds=poll)
     one.stop_on_signals()
     launch.wait_for_tables(engine.database, one.identity)
@@ -266,7 +269,7 @@ def stop(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
 def submit(
     requests: Requests,
     schema: Schema = DEFAULT_SCHEMA,
-    column: Column = DEFAULT_COLUMN,
+    column: Column = None,
     workflow: Annotated[
         str, typer.Option("--workflow", metavar="NAME", help="Which workflow runs each request.")
     ] = DEFAULT_WORKFLOW,
@@ -279,7 +282,7 @@ def submit(
     engine = open_engine(schema=schema, patience=COMMAND_PATIENCE)
     created, shown = 0, sys.stderr.isatty() if progress is None else progress
     try:
-        for batch in _batches(read_requests(requests, column)):
+        for batch in _batches(read_requests(requests, column, texts=workflow in TAKE_A_TEXT)):
             created += len(engine.create_workflows(batch, name=workflow))
             if shown:
                 typer.echo(f"\r{created:,} created", nl=False, err=True)
@@ -292,7 +295,7 @@ def submit(
     finally:
         if shown:
             typer.echo(err=True)
-    how = "" if workflow in WORKFLOWS else f" --workflows MODULE:ATTRIBUTE with a function named {workflow!r}"
+    how = "" if workflow in WORKFLOWS else f" --workflow MODULE:{workflow}"
     said = f"{created:,} created in schema {schema!r}; {command(f'worker{how}', schema)} runs them."
     answer(as_json, {"schema": schema, "workflow": workflow, "created": created}, said)
 
@@ -367,6 +370,6 @@ def _check_that_it_exists(database: Database) -> None:
         )
 
 
-def _batches(requests: Iterator[str]) -> Iterator[list[str]]:
+def _batches(requests: Iterator[Any]) -> Iterator[list[Any]]:
     while batch := list(islice(requests, SUBMIT_BATCH)):
         yield batch

@@ -10,7 +10,7 @@ import typer
 
 from ..agents import DEFAULT_WORKFLOW
 from ..errors import BadCapsule, BadName
-from ..requests import DEFAULT_COLUMN, read_requests
+from ..requests import read_requests
 from .options import (
     COMMAND_PATIENCE,
     Column,
@@ -28,7 +28,7 @@ from .options import (
 @app.command()
 def soak(
     requests: Requests,
-    column: Column = DEFAULT_COLUMN,
+    column: Column = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),

@@ -7,25 +7,32 @@ and its extension index are off.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, redirect_stdout
+from operator import attrgetter
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, NoReturn, TextIO
 
 import typer
 
+from ..agents import TAKE_A_TEXT, WORKFLOWS, why_no_workflow
 from ..database import Database
 from ..engine import is_embedded
 from ..errors import AgentFlowError, BadName, DatabaseAway
 from ..log import log_event
 from ..migrations import migrate
 from ..model import Tool
+from ..requests import read_requests
 from ..run import Workflow
+from ..tools import why_no_tool
+from ..values import to_json
 
 FIRST_NOTEBOOK = Path("notebooks", "00-start-here.ipynb")
 # Configuration without which JupyterLab asks whether it may fetch news, and a kernel whose folder comes last on sys.path.
@@ -95,38 +102,92 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 def imported(option: str, spelled: str) -> Any:
-    """Returns what `module:attribute` names; modules of the current folder can be imported, last. Raises BadName."""
+    """Returns what `module:attribute` names; modules of the current folder can be imported, last. Raises BadName.
+
+    What the module prints goes to standard error.
+    """
     module, _, attribute = spelled.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadName(
-            f"{option} {spelled!r} cannot be imported ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
-        ) from error
+        with redirect_stdout(sys.stderr):
+            found = importlib.import_module(module)
+        return attrgetter(attribute)(found)
+    except (Exception, SystemExit) as error:
+        raise BadName(f"{option} {spelled!r} cannot be imported{_why_not(error, module, attribute)}") from error
+
+
+def _why_not(error: BaseException, module: str, attribute: str) -> str:
+    """Why what was named could not be imported, and what to do."""
+    inside = [one for one in extract_tb(error.__traceback__) if one.filename not in (__file__, importlib.__file__)]
+    inside = [one for one in inside if not one.filename.startswith("<frozen ")]
+    if inside or isinstance(error, SyntaxError):
+        at = f"{inside[-1].filename}, line {inside[-1].lineno}, " if inside else ""
+        return f": {at}{type(error).__name__}: {str(error).rstrip('.')}. Mend that, and try again."
+    if not (attribute and (found := sys.modules.get(module))):
+        return f" ({error}). Give MODULE:ATTRIBUTE, importable from this folder."
+    file, mine = getattr(found, "__file__", None) or "part of Python", Path(f"{module}.py").resolve()
+    names = ", ".join(name for name, value in vars(found).items() if callable(value) and not name.startswith("_"))
+    other = f"{mine} was not read: a module of this folder takes no other's place, so rename it"
+    mend = other if mine.is_file() and str(mine) != file else f"it has {names or 'no function'}"
+    return f": the module {module!r} ({file}) has no {attribute!r}; {mend:.300}."
 
 
 def own_tools(spelled: Iterable[str] | None) -> list[Tool]:
     """Returns the tools that each `module:attribute` names. Raises BadName."""
-    tools = [(one, imported("--tool", one)) for one in spelled or ()]
-    for one, tool in tools:
-        if not callable(tool):
-            raise BadName(f"--tool {one!r} names a value of type {type(tool).__name__}. Give a function of a ToolCall.")
-    return [tool for _, tool in tools]
+    found = {one: imported("--tool", one) for one in spelled or ()}
+    for one, tool in found.items():
+        if why := why_no_tool(tool):
+            raise BadName(f"--tool {one!r} {why}")
+    return [*found.values()]
 
 
-def own_workflows(spelled: str) -> Mapping[str, Workflow]:
-    """Returns the workflow functions that `module:attribute` names."""
-    found = imported("--workflows", spelled)
-    if isinstance(found, Mapping) and found and all(map(callable, found.values())):
-        return found
-    if callable(found):
-        return {found.__name__: found}
-    raise BadName(
-        f"--workflows {spelled!r} names a value of type {type(found).__name__}. "
-        "Give a workflow function, or a dict of them by name."
-    )
+def own_tool(spelled: str | None) -> Tool | None:
+    """Returns the tool that `module:attribute` names, if one is named. Raises BadName."""
+    return next(iter(own_tools([spelled] if spelled else None)), None)
+
+
+def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
+    """Returns the workflow functions by name: an example's NAME, or the ATTRIBUTE of `module:attribute`. Raises BadName.
+
+    Without any, all examples.
+    """
+    found: dict[str, Workflow] = {}
+    for one in spelled or WORKFLOWS:
+        name = one.rpartition(":")[2]
+        if name in found:
+            raise BadName(
+                f"--workflow {one!r} is the second with the name {name!r}. Nothing was started; rename one of them."
+            )
+        if ":" not in one and one not in WORKFLOWS:
+            raise BadName(
+                f"--workflow {one!r} is not known. Choose one of {', '.join(sorted(WORKFLOWS))}, or give a function of your own "
+                "as MODULE:ATTRIBUTE."
+            )
+        found[name] = WORKFLOWS[one] if one in WORKFLOWS else imported("--workflow", one)
+        if why := why_no_workflow(found[name]):
+            raise BadName(f"--workflow {one!r} {why}")
+    return found
+
+
+def own_inputs(given: str | None, requests: str | None, column: str | None, workflow: str) -> Iterator[Any] | None:
+    """The inputs of `--input` or of the rows of `--requests`, read as they are needed; None if neither was given.
+
+    Raises BadName, BadRequestFile.
+    """
+    if given is None:
+        return None if requests is None else read_requests(requests, column, texts=workflow in TAKE_A_TEXT)
+    if requests is not None:
+        raise BadName("--input and --requests cannot be combined; choose one of them.")
+    try:
+        value = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise BadName(
+            f"--input {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
+            "quotes of its own: '\"text\"'."
+        ) from error
+    to_json(value, workflow="(new)", step="input")
+    return iter([value])
 
 
 class LogLines(logging.StreamHandler[TextIO]):

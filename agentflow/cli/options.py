@@ -23,10 +23,27 @@ Schema = Annotated[
     str, typer.Option("--schema", metavar="NAME", envvar="AGENTFLOW_SCHEMA", help="The schema to work in.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value for programs.")]
-Requests = Annotated[
-    str, typer.Option("--requests", metavar="FILE", help="A .csv or .jsonl file, or plain lines; - is stdin.")
+_REQUESTS = typer.Option("--requests", metavar="FILE", help="A .csv or .jsonl file, or plain lines; - is stdin.")
+Requests = Annotated[str, _REQUESTS]
+RequestsOrNone = Annotated[str | None, _REQUESTS]
+Column = Annotated[str | None, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
+Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, such as '{\"total\": 300}'.")]
+_NAMED = "NAME|MODULE:ATTRIBUTE"
+Workflow = Annotated[
+    str,
+    typer.Option("--workflow", metavar=_NAMED, help="Which workflow: an example's name, or a function of your own."),
 ]
-Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
+WorkflowOrNone = Annotated[
+    str | None, typer.Option("--workflow", metavar=_NAMED, help="An example's name, or a function of your own.")
+]
+Workflows = Annotated[
+    list[str] | None,
+    typer.Option("--workflow", metavar=_NAMED, help="The only workflow to run (default: the examples); repeatable."),
+]
+Tool = Annotated[
+    str | None,
+    typer.Option("--tool", metavar="MODULE:ATTRIBUTE", help="A tool of your own, instead of the simulated one."),
+]
 Guards = Annotated[
     list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
 ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from ...agents import approval_agent_with, research_agent_with, support_agent_with
+from ...agents import approval_agent_with, research_agent_with, support_agent_with, why_no_workflow
 from ...errors import BadSchedule
 from ...run import Workflow
 from ...tools import StandInModel
+from ...values import to_json
 from .grammar import Schedule, Setting
 
 REQUESTS = (
@@ -101,11 +102,31 @@ def workflows_for(setting: Setting, label: str, own: Mapping[str, Workflow]) -> 
     return {**own, **{name: playable.make(model) for name, playable in PLAYABLE.items()}}
 
 
-def inputs_for(setting: Setting, own: Mapping[str, Workflow]) -> list[Any]:
-    """The inputs of the setting's workflows, in order. Raises BadSchedule for a workflow that nobody knows."""
+def inputs_for(setting: Setting, own: Mapping[str, Workflow], inputs: Sequence[Any] | None = None) -> list[Any]:
+    """The inputs of the setting's workflows, in order: the first of those given, or else the presets'.
+
+    Raises BadSchedule for a workflow that nobody knows or that is none, and for fewer inputs than workflows; UnfaithfulValue
+    for an input that JSON cannot hold.
+    """
     if setting.workflow not in own:
         known = ", ".join(sorted(own))
         raise BadSchedule(f"workflow={setting.workflow} is not known; choose one of {known}.")
+    if why := why_no_workflow(own[setting.workflow]):
+        raise BadSchedule(f"workflow={setting.workflow} {why}")
+    if inputs is not None:
+        if not isinstance(inputs, list | tuple) or len(inputs) < setting.requests:
+            there = (
+                f"{len(inputs)} of them"
+                if isinstance(inputs, list | tuple)
+                else f"a value of type {type(inputs).__name__}"
+            )
+            raise BadSchedule(
+                f"requests={setting.requests} needs a list with an input for each workflow, and there is {there}. Nothing "
+                "was moved; give more inputs, or fewer requests."
+            )
+        for number, value in enumerate(given := list(inputs[: setting.requests]), 1):
+            to_json(value, workflow=f"request-{number}", step="input")
+        return given
     playable = PLAYABLE.get(setting.workflow)
     give = playable.inputs if playable else lambda index: REQUESTS[index]
     return [give(index) for index in range(setting.requests)]
