@@ -81,6 +81,7 @@ _LEFT_OUT: dict[
     "steps": {"fence_token": 1, "worker": "-"},
     "intents": {"fence_token": 1, "worker": "-"},
     "effects": {"attempts": 1},
+    "tools": {},
 }
 _FIRST_EFFECT = -1000  # below every number that the identity column can give
 
@@ -236,12 +237,13 @@ class AnswerCache:
             self._put(number)
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
+            after = replace(after, tools=self._rows[number].tools)
         except psycopg.Error as error:
             trouble = translate(error, self._connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")
-        return StatementResult(self.number(after), after, answer, _key(answer))
+        return StatementResult(self.number(after), after, answer, answer_key(answer))
 
     # Below psycopg, which forgets its prepared statements at each rollback; that would double the time of a question.
     def _put(self, number: int) -> None:
@@ -261,7 +263,7 @@ class AnswerCache:
 _NUMBERS = re.compile(r'"(effect_id|attempt_id)":-?\d+')
 
 
-def _key(answer: list[dict[str, Any]]) -> str:
+def answer_key(answer: list[dict[str, Any]]) -> str:
     """The canonical text of an answer: numbers that a sequence gives, and times, are left out."""
     return _NUMBERS.sub(r'"\1":0', _in_answers(answer))
 

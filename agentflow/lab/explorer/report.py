@@ -14,6 +14,8 @@ from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
 
+MOST_SHOWN = 12  # bodies that ran, by name
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -54,7 +56,8 @@ class Exploration:
     What follows a harm is not explored. One transaction, fault or event is one move.
     `statements` is how many statements PostgreSQL ran; `rows` how many different canonical rows there were.
     `events` arrive with these payloads. `uncertified` is why nothing is certified although no bound was hit, `about` what
-    was certified if it was no completed workflow with an effect, each in words.
+    was certified if it was no completed workflow with an effect, each in words. `ran` counts the bodies of `steps` and of own
+    `tools` that ran for real, by name, and names the tools explored `as_if` they kept their keys; `own`: the workflow is yours.
     """
 
     setting: Setting
@@ -74,6 +77,8 @@ class Exploration:
     events: tuple[tuple[str, Any], ...] = ()
     uncertified: str = ""
     about: str = ""
+    ran: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = False
 
     @property
     def exhausted(self) -> bool:
@@ -111,6 +116,7 @@ class Exploration:
             "stopped": self.stopped, "states": self.states, "transitions": self.transitions,
             "schedules": self.schedules, "ends": self.ends, "depth": self.depth,
             "seconds": round(self.seconds, 3), "statements_asked": self.statements, "rows": self.rows,
+            "bodies_run": dict(self.ran),
             "findings": [
                 {
                     "invariant": one.invariant, "kind": one.kind, "sentence": one.sentence, "schedule": one.line,
@@ -136,8 +142,20 @@ class Exploration:
         verdict = self.problem or f"Exhausted: every invariant holds. {self.about}".rstrip()
         said = [verdict, f"Bounds: {what}{less}{came}."]
         if not (self.uncertified and self.stopped):
-            said += [self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
+            said += [*self._your_code(), self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
         return said
+
+    def _your_code(self) -> list[str]:
+        """What of the learner's own code ran for real, and which tools could not be put back."""
+        tools, steps = self.ran.get("tools"), self.ran.get("steps") if self.own else None
+        ran = [f"step {name!r} {counted(times, 'time')}" for name, times in (steps or {}).items()]
+        ran += [f"tool {name} {counted(times, 'time')}" for name, times in (tools or {}).items()]
+        shown = ", ".join(ran[:MOST_SHOWN]) + f", and {len(ran) - MOST_SHOWN} more" * (len(ran) > MOST_SHOWN)
+        said = [f"Your own code ran for real meanwhile: {shown}."] if ran else []
+        return said + [
+            f"{name} was explored as if your tool kept its keys: it offers no snapshot() and restore(state)."
+            for name in self.ran.get("as_if", ())
+        ]
 
     def _counted(self) -> str:
         """How many schedules there are, and how many end how."""

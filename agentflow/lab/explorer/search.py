@@ -19,8 +19,8 @@ from psycopg.rows import DictRow
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
-from .own_process import OutOfTime, SearchProgress
-from .replayed_worker import Place, WrongCode
+from .own_process import OutOfTime, SearchProgress, WrongCode
+from .replayed_worker import Place
 from .transitions import ENDS, Happened, World
 
 DEAD = -1

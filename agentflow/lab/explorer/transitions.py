@@ -25,9 +25,10 @@ from ..schedule.lane_set import SHARED_NAME
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
-from .answer_cache import AnswerCache
-from .own_process import SearchProgress
-from .replayed_worker import Place, Player, WrongCode, one_claim
+from .answer_cache import AnswerCache, StatementResult
+from .own_code import OwnCode, states_of
+from .own_process import WrongCode
+from .replayed_worker import PendingStatement, Place, Player, one_claim
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
 EndedAs = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
@@ -54,11 +55,13 @@ class World:
     """
 
     def __init__(
-        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], progress: SearchProgress,
-        where: Callable[[], str],
+        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], own: OwnCode,
+        where: Callable[[], str], invariants: Sequence[Invariant] = (),
     ) -> None:  # fmt: skip
-        self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
-        self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self.cache, self.setting, self.invariants = cache, setting, (*INVARIANTS.values(), *invariants)
+        self.own, self.player = own, Player(engine, own, where)
+        prefix = "explored-" if own.first() else ""  # such a tool may remember a request-1 that was played
+        self.workflows = [f"{prefix}request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, str], Happened] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
@@ -67,13 +70,13 @@ class World:
         def create(engine: Engine) -> None:
             engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
 
-        self.first = self._outside(self.cache.number(Rows()), "create", create).rows
+        self.first = self._outside(self.cache.number(Rows(tools=own.first())), "create", create).rows
         self.expected: tuple[EndedAs, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """What was found, without the learner's functions, which stay in their process."""
-        return {**vars(self), "_steady": {}}
+        return {**vars(self), "_steady": {}, "own": None}
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +91,7 @@ class World:
         """Where a worker of this identity stands before its claim."""
         if identity not in self._roots:
             functions = partial(workflows_for, self.setting, own=self._steady)
-            self._roots[identity] = self.player.start(identity, one_claim(identity, functions, self.player.progress))
+            self._roots[identity] = self.player.start(identity, one_claim(identity, functions, self.player))
         return self._roots[identity]
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
@@ -118,10 +121,16 @@ class World:
             if pending is None:
                 break
             if lost == "request" and pending.name == "tool":  # the world never hears of it
-                place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
+                silence = no_answer(str(stands and stands.subject), lost)
+                place, lost = self.player.after(place, silence, lost, False, states_of(after)), ""
             else:
-                result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
-                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
+                result = self._answered(number, pending)
+                number, after, no_reply = result.rows, result.after, lost == "reply" and pending.name == "tool"
+                place = self.player.after(place, result.answer, result.key, no_reply, states_of(after))
+                entries += result.entries()
+            if place.left:
+                whose = [at.workflow for at in (place.stands, stands) if at and at.workflow]
+                result = self.own.written(cache, number, place.left, whose[0] or "")
                 number, after = result.rows, result.after
                 entries += result.entries()
             if place.stands and place.pending:
@@ -132,9 +141,15 @@ class World:
         if stands:
             mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
         judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
-        guilty = tuple(violations(judged))
+        guilty = tuple(violations(judged, self.invariants))
         then = place if place.pending else self._roots.get(place.program, place)
         return Happened(number, then, tuple(entries), guilty)
+
+    def _answered(self, number: int, pending: PendingStatement) -> StatementResult:
+        if not pending.asked:
+            return self.cache.ask(number, pending.name, pending.text, pending.params, pending.question)
+        with self.player.progress.in_code(self.player.where()):
+            return pending.asked(pending.question, self.cache, number)
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""

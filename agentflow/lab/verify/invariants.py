@@ -8,7 +8,7 @@ the mission and the tests share these; the checker has rules of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,6 +80,8 @@ class Invariant:
     check: Check
 
 
+UNTOLD = " null"
+"""The result, as JSON text that no value has, of an effect of which the ledger does not know what the tool answered."""
 INVARIANTS: dict[str, Invariant] = {}
 """Every invariant by name; those of harm first."""
 
@@ -93,9 +95,11 @@ def _invariant(kind: InvariantKind, sentence: str) -> Callable[[Check], Check]:
     return add
 
 
-def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+def violations(
+    transition: Transition, invariants: Iterable[Invariant] = INVARIANTS.values()
+) -> list[tuple[Invariant, Guilty]]:
     """Returns every invariant that this transition violates, each with the guilty row."""
-    return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
+    return [(one, guilty) for one in invariants for guilty in one.check(transition)]
 
 
 # -- harm --------------------------------------------------------------------------------------------------------------
@@ -110,7 +114,8 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
             if row in action.effects:
-                reason = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
+                planned = "of which 1 was planned" if action.status else "which nobody planned"
+                reason = f"effect {len(action.effects)} of action {row['action']!r}, {planned}"
                 yield Guilty("tool_ledger", workflow_id, reason)
 
 
@@ -142,7 +147,7 @@ def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
             where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
             action = intent["action"] if intent else step["step_id"]
             left = [row for row in rows.of("effects", workflow_id) if row["action"] == action]
-            answers = [row["result"] for row in left if row["result"] is not None]  # a told effect has none
+            answers = [row["result"] for row in left if row["result"] not in (None, UNTOLD)]  # a told effect has none
             if intent and _value(intent["tool_result"]) != _value(step["value"]):
                 yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
             elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:

@@ -9,9 +9,11 @@ import multiprocessing
 import os
 import random
 import re
+import secrets
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -363,9 +366,9 @@ class Stumbles(Engine):
         return super().acknowledge_action(claim, *args, **more)
 
 
-class Rolls(Engine):
+class ReadsTheClock(Engine):
     def checkpoint(self, claim: Any, step_id: str, value: Any = None, **more: Any) -> Any:
-        return super().checkpoint(claim, step_id, {"rolled": random.random()}, **more)
+        return super().checkpoint(claim, step_id, {"at": time.time_ns()}, **more)
 
 
 class Loops(Engine):
@@ -636,8 +639,8 @@ def test_code_that_raises_only_for_a_worker_that_takes_over_later_is_named_too(l
 
 
 def test_code_that_is_no_function_of_its_answers_is_named(lab: Engine) -> None:
-    with pytest.raises(ExplorerError, match="no random numbers"):
-        explore(Rolls, **SMALL)
+    with pytest.raises(ExplorerError, match="must be a function of its answers: no clock"):
+        explore(ReadsTheClock, **SMALL)
 
 
 def test_code_that_never_ends_is_interrupted_and_named(lab: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1004,25 +1007,21 @@ def test_an_engine_that_asks_on_a_connection_of_its_own_is_refused(lab: Engine, 
         explore(own, **SMALL)
 
 
-def test_a_tool_outside_the_simulated_world_is_refused(lab: Engine) -> None:
-    with pytest.raises(ExplorerError, match="This engine has its own tool"):
-        explore(Engine(lab.database, tool=lambda call: {}), **SMALL)
-
-
-def test_a_side_effect_with_a_tool_of_its_own_is_refused(lab: Engine) -> None:
-    def mine(run: Any, told: Any) -> Any:
-        return run.side_effect("mail", key="mail", tool=lambda call: {"sent": True})
-
-    with pytest.raises(ExplorerError, match="action 'mail' is not a transaction of the simulated world"):
-        explore(Engine(lab.database, workflows={"mine": mine}), workflow="mine", **SMALL)
-
-
-def test_a_workflow_that_asks_for_something_else_each_time_is_refused(lab: Engine) -> None:
+@pytest.mark.parametrize("chance", [lambda: random.random(), lambda: secrets.token_hex(4), lambda: uuid4()])
+def test_a_workflow_that_waits_for_another_event_in_each_claim_never_ends(lab: Engine, chance: Any) -> None:
     def waits_for_ever(run: Any, told: Any) -> Any:
-        return run.wait_for_event("never", str(random.random()))
+        return run.wait_for_event("never", str(chance()))
 
-    with pytest.raises(ExplorerError, match="no random numbers"):
-        explore(Engine(lab.database, workflows={"mine": waits_for_ever}), workflow="mine", **SMALL)
+    found = explore(Engine(lab.database, workflows={"mine": waits_for_ever}), workflow="mine", **SMALL)
+    assert "waits for '" in found.problem and "for ever. Nothing was explored." in found.problem
+
+
+def test_a_workflow_that_asks_for_something_else_by_the_clock_is_refused(lab: Engine) -> None:
+    def by_the_clock(run: Any, told: Any) -> Any:
+        return run.side_effect("charge", key=f"charge-{time.time_ns()}")
+
+    with pytest.raises(ExplorerError, match=r"went wrong: the same answers led to .*charge-.* no clock"):
+        explore(Engine(lab.database, workflows={"mine": by_the_clock}), workflow="mine", **SMALL)
 
 
 def test_a_workflow_of_ones_own_is_explored_with_the_events_it_waits_for(lab: Engine) -> None:
