@@ -109,7 +109,7 @@ def test_a_tool_that_ignores_its_keys_doubles_an_effect(explored: Any, kind: Any
     found = explored(tool=kind(keyed=False), expiries=0)
     assert harm(found) == (ONE_EFFECT, "A*3 A/ A due A*2")
     assert "effect 2 of action 'charge', of which 1 was planned" in str(found.findings[0])
-    assert harm(explored(tool=kind(keyed=False), lost_replies=0)) == (ONE_EFFECT, "A*3 expire B*2 A")
+    assert harm(explored(tool=kind(keyed=False), lost_replies=0)) == (ONE_EFFECT, "A*4 expire B*2")
 
 
 def test_the_engine_without_a_guard_and_a_good_tool_is_found_too(explored: Any) -> None:
@@ -138,8 +138,6 @@ def test_what_a_tool_did_before_it_failed_is_seen(explored: Any) -> None:
             return answer
 
     assert explored(tool=Breaks(), **TINY).ok
-    for_ever = explored(tool=Breaks(keyed=False), **TINY)
-    assert "is never done, whoever works on it: ConnectionError: reset by peer" in for_ever.problem
 
 
 def test_a_refusal_is_a_refusal(explored: Any) -> None:
