@@ -56,11 +56,15 @@ ORDER BY tries DESC, 1, 2""",
 
 @dataclass(frozen=True)
 class Told:
-    """What tools of one's own tell in `effects()`: rows as the ledger has them, the tools' names, and what is wrong."""
+    """What tools of one's own tell in `effects()`: rows as the ledger has them, the tools' names, and what is wrong.
+
+    `strange` are sentences for effects of no workflow here, which a provider that others use too may well have.
+    """
 
     effects: list[dict[str, Any]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -138,7 +142,7 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
     if told.effects:
         unknown = set()
         for row in database.run(_TOLD, {"p_told": json.dumps(told.effects)}):
-            told.problems.append(_wrong(row))
+            (told.strange if row["unknown"] else told.problems).append(_wrong(row))
             unknown |= {row["workflow_id"]} if row["unknown"] else set()
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
@@ -167,16 +171,18 @@ def _wrong(row: Mapping[str, Any]) -> str:
     return f"{what}, and under that key {row['planned']!r} was planned for {row['planned_for']!r}"
 
 
-def reliability_metrics(database: Database, tools: Iterable[Tool] = ()) -> dict[str, Any]:
+def reliability_metrics(database: Database, tools: Iterable[Tool] = (), alone: bool = True) -> dict[str, Any]:
     """The reliability figures of a schema: rates from 0 to 1, counts, latencies in ms; None is "not observed".
 
     `tools` are of one's own, and are asked for their `effects()`. `problems` has a sentence for all that is doubled, missing
-    or not observed. Recovery latency is from the first take-over to completion, as in the tutorial.
+    or not observed, and unless the schema is not `alone` with its tools, for their effects of no workflow here. Recovery
+    latency is from the first take-over to completion, as in the tutorial.
     """
     told = ask(database, tools)
     effects, row = dict(database.read("metrics", told.params)[0]), dict(database.read("condition", {})[0])
     backwards, blind = row.pop("recoveries_not_observed"), effects.pop("tools")
     problems = [*_problems(database.schema, effects, blind, backwards), *told.problems]
+    problems += told.strange if alone or effects["missing_business_effects"] else ()
     said = promise(effects["duplicate_business_effects"], effects["missing_business_effects"])
     if blind:
         said = "not observed: what a tool of one's own did" if said == SEMANTICS else said

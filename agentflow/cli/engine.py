@@ -355,10 +355,11 @@ def check(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = F
     _check_that_it_exists(database)
     told = ask(database, launch.own_tools(tool))
     found = check_rows(database, told=told.effects, asked=told.asked)
-    answer(as_json, {**asdict(found), "problems": told.problems}, repr(found))
-    for problem in told.problems:
+    problems = [*told.problems, *told.strange]
+    answer(as_json, {**asdict(found), "problems": problems}, repr(found))
+    for problem in problems:
         typer.echo(f"agentflow: {problem}.", err=True)
-    raise typer.Exit(bool(found.mistakes or told.problems))
+    raise typer.Exit(bool(found.mistakes or problems))
 
 
 def _check_that_it_exists(database: Database) -> None:

@@ -15,9 +15,13 @@ from .options import (
     COMMAND_PATIENCE,
     Column,
     Guards,
+    Input,
     Json,
     Requests,
+    RequestsOrNone,
     ShowProgress,
+    Tool,
+    WorkflowOrNone,
     answer,
     app,
     print_figures,
@@ -76,9 +80,11 @@ def play(
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="NAME", help="A new schema, dropped afterwards.")
     ] = None,
-    workflow: Annotated[
-        str | None, typer.Option("--workflow", metavar="NAME", help="Which workflow it plays (support_agent).")
-    ] = None,
+    workflow: WorkflowOrNone = None,
+    given: Input = None,
+    requests: RequestsOrNone = None,
+    column: Column = None,
+    tool: Tool = None,
     without: Guards = None,
     lanes: Annotated[
         Literal["thread", "process"], typer.Option("--lanes", help="Threads, or processes that are really killed.")
@@ -95,11 +101,14 @@ def play(
     from ..engine import find_database
     from ..lab.schedule.play import play as run
     from ..lab.schedule.play import read_line
+    from . import launch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
-    schedule = read_line(line, workflow, without or ())
+    own = launch.Own(workflow, tool)
+    inputs = own.some_inputs(given, requests, column)
+    schedule = read_line(line, own.name, without or (), own.workflows, inputs)
     where = find_database("play").address
-    played = run(where, schedule, lanes=lanes, schema=schema)
+    played = run(where, schedule, workflows=own.workflows, tool=own.tool, inputs=inputs, lanes=lanes, schema=schema)
     if capsule:
         played.capsule.save(capsule)
     if svg:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, redirect_stdout
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
@@ -22,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 
 import typer
 
-from ..agents import TAKE_A_TEXT, WORKFLOWS, why_no_workflow
+from ..agents import DEFAULT_WORKFLOW, TAKE_A_TEXT, WORKFLOWS, why_no_workflow
 from ..database import Database
 from ..engine import is_embedded
 from ..errors import AgentFlowError, BadName, DatabaseAway
@@ -170,24 +171,49 @@ def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
     return found
 
 
-def own_inputs(given: str | None, requests: str | None, column: str | None, workflow: str) -> Iterator[Any] | None:
-    """The inputs of `--input` or of the rows of `--requests`, read as they are needed; None if neither was given.
+class Own:
+    """What `--workflow` and `--tool` name for the laboratory, whose processes import it by that name. Raises BadName.
 
-    Raises BadName, BadRequestFile.
+    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one.
     """
-    if given is None:
-        return None if requests is None else read_requests(requests, column, texts=workflow in TAKE_A_TEXT)
-    if requests is not None:
-        raise BadName("--input and --requests cannot be combined; choose one of them.")
-    try:
-        value = json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise BadName(
-            f"--input {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
-            "quotes of its own: '\"text\"'."
-        ) from error
-    to_json(value, workflow="(new)", step="input")
-    return iter([value])
+
+    def __init__(self, workflow: str | None, tool: str | None) -> None:
+        from ..lab.laboratory.processes import by_name
+
+        self.workflows = own_workflows([workflow] if workflow else None)
+        self.name = next(iter(self.workflows)) if workflow else None
+        self.tool = own_tool(tool)
+        for one, spelled in ((self.workflows.get(self.name or ""), workflow), (self.tool, tool)):
+            module, _, attribute = (spelled or "").partition(":")
+            if attribute:
+                by_name(one, module, attribute)
+
+    def inputs(self, given: str | None, requests: str | None, column: str | None) -> Iterator[Any] | None:
+        """The input of `--input` or those of `--requests`, read as they are needed; None if neither was given.
+
+        Raises BadName, UnfaithfulValue; BadRequestFile.
+        """
+        if given is None:
+            texts = (self.name or DEFAULT_WORKFLOW) in TAKE_A_TEXT
+            return None if requests is None else read_requests(requests, column, texts=texts)
+        if requests is not None:
+            raise BadName("--input and --requests cannot be combined; choose one of them.")
+        try:
+            value = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise BadName(
+                f"--input {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
+                "quotes of its own: '\"text\"'."
+            ) from error
+        to_json(value, workflow="(new)", step="input")
+        return iter([value])
+
+    def some_inputs(self, *options: str | None) -> list[Any] | None:
+        """The same as a list, with no more than a schedule can have."""
+        from ..lab.schedule.grammar import MAX_REQUESTS
+
+        found = self.inputs(*options)
+        return None if found is None else [*islice(found, MAX_REQUESTS)]
 
 
 class LogLines(logging.StreamHandler[TextIO]):

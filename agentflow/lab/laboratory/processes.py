@@ -16,12 +16,14 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -34,6 +36,7 @@ PRELOADED = [
 ]
 _PR_SET_PDEATHSIG = 1
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_named: dict[int, tuple[Any, str, str]] = {}
 _reading = threading.RLock()
 """The fork server gives an exit code once, and 255 after that; starting a process asks for the codes of all others."""
 
@@ -51,9 +54,10 @@ def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow")
 
     It is killed when this process ends, however this process ends.
     """
-    _Carried(io.BytesIO()).check((target, arguments))
+    carried = _Carrier(file := io.BytesIO())
+    carried.carry((target, arguments))
     safe = os.environ.get("PYTHONSAFEPATH")
-    args = (safe is None, target, *arguments)
+    args = (safe is None, file.getvalue(), *carried.connections)
     process = _context().Process(target=_main, args=args, name=name, daemon=True)  # type: ignore[attr-defined]
     with _reading, _shielded(safe):
         process.start()
@@ -133,10 +137,23 @@ def _shielded(safe: str | None) -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Carried(pickle.Pickler):
-    """Whether another process finds by its name all that this one sends."""
+def by_name(one: Any, module: str, attribute: str) -> None:
+    """From now on processes that are started import this by its name, whatever kind of object it is."""
+    _named[id(one)] = one, module, attribute
 
-    def check(self, what: Any) -> None:
+
+def _imported(module: str, attribute: str) -> Any:
+    return attrgetter(attribute)(import_module(module))
+
+
+class _Carrier(pickle.Pickler):
+    """Takes down what another process finds by its name; connections are carried in their own way."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.connections: list[Connection] = []
+
+    def carry(self, what: Any) -> None:
         try:
             self.dump(what)
         except Exception as error:
@@ -145,10 +162,15 @@ class _Carried(pickle.Pickler):
                 "imported from a module; use thread lanes for functions that a notebook defines."
             ) from error
 
-    def persistent_id(self, one: Any) -> str | None:
-        return "a connection" if isinstance(one, Connection) else None  # carried in its own way
+    def persistent_id(self, one: Any) -> int | None:
+        if not isinstance(one, Connection):
+            return None
+        self.connections.append(one)
+        return len(self.connections) - 1
 
     def reducer_override(self, one: Any) -> Any:
+        if id(one) in _named:
+            return _imported, _named[id(one)][1:]
         main = sys.modules["__main__"]
         carried = getattr(main, "__spec__", None) or hasattr(main, "__file__")  # what a script defines is found
         if isinstance(one, type | FunctionType) and one.__module__ == "__main__" and not carried:
@@ -156,12 +178,24 @@ class _Carried(pickle.Pickler):
         return NotImplemented
 
 
-def _main(unsafe: bool, target: Callable[..., None], *arguments: Any) -> None:
+class _Unpacker(pickle.Unpickler):
+    """Finds what a _Carrier took down."""
+
+    def __init__(self, data: bytes, connections: Sequence[Connection]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._connections = connections
+
+    def persistent_load(self, number: int) -> Connection:
+        return self._connections[number]
+
+
+def _main(unsafe: bool, carried: bytes, *connections: Connection) -> None:
     if unsafe:  # that was for the import system, not for the programs that a step starts
         os.environ.pop("PYTHONSAFEPATH", None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which decides
     _die_with_fork_server()
     threading.Thread(target=_end_with_parent, name="agentflow-parent-watch", daemon=True).start()
+    target, arguments = _Unpacker(carried, connections).load()
     target(*arguments)
 
 

@@ -5,7 +5,7 @@ A line that cannot be played to its end leaves the room as it was. It knows noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..pictures.timeline import NOTHING
 from ..schedule.grammar import Move, Schedule, Setting, deliver, parse
 from ..schedule.lane_set import SHARED_NAME, LaneKind, known_kind
 from ..schedule.moves import Moved
-from ..schedule.presets import PRESETS, as_line
+from ..schedule.presets import PRESETS, as_line, meant
 from ..schedule.stepper import Stepper
 from .messages import trouble_of, without_entry
 from .observed import observe
@@ -39,18 +39,19 @@ class Moves(list[Moved]):
 class Controller:
     """Lanes, rows and history of one laboratory, now or as of an earlier entry; open() begins it.
 
-    `setting` is a Setting, a schedule line or a preset's name. No move waits longer than `patience` seconds for a worker.
+    `setting` is a Setting, a schedule line or a preset's name. `inputs` as for Stepper; no move waits longer than `patience`
+    seconds for a worker.
     After every method, also after one that raised, `scene()` is what there is to show. Raises BadSchedule for a line that
     cannot be read.
     """
 
     def __init__(
         self, engine: Engine, setting: Setting | Schedule | str | None = None, *, lanes: LaneKind = "thread",
-        patience: float = 10.0, server: Server | None = None,
+        patience: float = 10.0, server: Server | None = None, inputs: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
-        self._first = parse(as_line(setting, engine.workflows))
+        self._first = parse(as_line(setting))
         self.stepper = Stepper(
-            engine, self._first.setting, lanes=lanes, patience=patience, server=server, watch=self._note
+            engine, self._first.setting, inputs=inputs, lanes=lanes, patience=patience, server=server, watch=self._note
         )
         self.recording = Recording(self.stepper.line)
         self._racing: list[Moved] | None = None  # the moves of a race that goes on
@@ -308,7 +309,7 @@ class Controller:
         """Plays the line; if it fails on its way, plays again what was there before."""
         old, was, moves = self.recording, self.stepper.line, self.stepper.moves
         schedule = parse(line) if isinstance(line, str) else line
-        self.recording = Recording(str(Schedule(schedule.setting)))
+        self.recording = Recording(str(Schedule(meant(schedule.setting, self.stepper.engine.workflows))))
         try:
             done = self.stepper.play(schedule)
         except BaseException as error:

@@ -337,7 +337,7 @@ def control_room(
     """Opens the control room of this name (by default the engine's schema) on an empty laboratory.
 
     One that was open before is closed. `setting` is a Setting, a preset's name or a schedule line, which is played at
-    once. Options: `lanes` ("thread" or "process"), `patience` in seconds, `server`.
+    once. Options: `inputs` (one for each workflow), `lanes` ("thread" or "process"), `patience` in seconds, `server`.
     """
     chosen = name or engine.database.schema
     laboratory.let_go("room", chosen)

@@ -76,9 +76,10 @@ class Capsule:
         """The ids of the workflows that were played."""
         return [request["workflow_id"] for request in self.requests]
 
-    def entries(self, workflow_id: str = "request-1") -> list[CanonicalEntry]:
-        """The history of one workflow."""
-        return [entry for entry in self.history if entry["workflow_id"] == workflow_id]
+    def entries(self, workflow_id: str | None = None) -> list[CanonicalEntry]:
+        """The history of one workflow, by default the first."""
+        chosen = workflow_id or next(iter(self.workflows), None)
+        return [entry for entry in self.history if entry["workflow_id"] == chosen]
 
     def to_dict(self) -> dict[str, Any]:
         """The whole capsule, as it is in the file."""
@@ -98,11 +99,12 @@ class Capsule:
         return _read(str(path), _json_of(Path(path)))
 
     def play_again(self, engine: Engine, lanes: LaneKind = "thread") -> Capsule:
-        """Empties this engine's laboratory and plays the same line there; returns the new capsule.
+        """Empties this engine's laboratory and plays the same line there on the same inputs; returns the new capsule.
 
         Raises BadSchedule, LaneError, DatabaseAway, NotALaboratory.
         """
-        with Stepper(engine, lanes=lanes) as stepper:
+        inputs = [request["input"] for request in self.requests] or None
+        with Stepper(engine, lanes=lanes, inputs=inputs) as stepper:
             stepper.play(self.schedule)
             return capture(stepper)
 
@@ -115,8 +117,8 @@ class Capsule:
             told += [f"{n:>3}. {one}" for n, one in enumerate(said, 1)]
         return told
 
-    def picture(self, workflow_id: str = "request-1") -> Timeline:
-        """The timeline of one workflow."""
+    def picture(self, workflow_id: str | None = None) -> Timeline:
+        """The timeline of one workflow, by default the first."""
         return timeline(self.entries(workflow_id), schedule=self.schedule)
 
     def draw(self, path: str | Path) -> list[Path]:
@@ -131,7 +133,7 @@ class Capsule:
                 "its picture under a name of your own: capsule.picture(capsule.workflows[1]).save('mine.svg')."
             )
         names = [first, *(first.with_stem(f"{first.stem}-{workflow_id}") for workflow_id in self.workflows[1:])]
-        return [self.picture(one).save(name) for one, name in zip(self.workflows or ["request-1"], names, strict=True)]
+        return [self.picture(one).save(name) for one, name in zip(self.workflows or [""], names, strict=True)]
 
     def __repr__(self) -> str:
         told = [self.schedule or "(nothing was played)", *self.lines(), *self.said(), f"hash {self.hash}"]
@@ -186,7 +188,9 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
         if row["status"] == "failed":
             said.append(f"{row['id']} has failed: {_error(row)}")
         said += [f"{row['id']} is completed, and {one} left no effect." for one in lost_effects(engine, row["id"])]
-    return said
+    if figures["business_effects"] is None:
+        said.append("What a tool of your own did is not observed: let it tell in effects(), and play again.")
+    return said + [f"{one}." for one in engine.told_effects().problems]
 
 
 def lost_effects(engine: Engine, workflow_id: str) -> list[str]:

@@ -12,6 +12,7 @@ from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import AgentFlowError, LaneError
 from ...model import Boundary
+from ...tools import why_no_tool
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import LEASE_SECONDS
 from .grammar import LANES, Setting
@@ -30,6 +31,8 @@ class LaneSet:
 
     def __init__(self, engine: Engine, setting: Setting, kind: LaneKind, patience: float) -> None:
         self.engine, self.setting, self.kind, self.patience = engine, setting, kind, patience
+        if why := why_no_tool(engine.tool):
+            raise LaneError(f"The engine's tool {why}. Nothing was moved.")
         # a worker gives up on the database before it is given up itself, and only the move `due` ends a back-off
         self.database_patience = min(3.0, patience / 2)
         self.policy = replace(

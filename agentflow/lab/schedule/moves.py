@@ -70,9 +70,11 @@ class Moved:
 class Maker:
     """Makes one move at a time on the lanes; `engine` is the laboratory's own, on which nobody stands."""
 
-    def __init__(self, engine: Engine, lanes: LaneSet, setting: Setting, server: Server | None) -> None:
+    def __init__(
+        self, engine: Engine, lanes: LaneSet, setting: Setting, server: Server | None, prefix: str = ""
+    ) -> None:
         self.engine, self.lanes, self.setting, self.server = engine, lanes, setting, server
-        self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self.workflows = [f"{prefix}request-{number}" for number in range(1, setting.requests + 1)]
         self._facts = engine.database.with_texts({"facts": _FACTS.render(engine.database.schema)})
 
     def created(self, move: Move) -> Moved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,8 @@ from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import BadSchedule
 from ...evidence import promise
+from ...model import Tool
+from ...run import Workflow
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
@@ -36,8 +38,14 @@ class Played:
         return {**self.figures, **self.capsule.to_dict(), "problems": list(self.problems)}
 
 
-def read_line(line: str, workflow: str | None = None, without: Iterable[str] = ()) -> Schedule:
-    """The schedule that a line and the options beside it make. Raises BadSchedule; AgentFlowError for unknown guards."""
+def read_line(
+    line: str, workflow: str | None = None, without: Iterable[str] = (), own: Mapping[str, Workflow] = WORKFLOWS,
+    inputs: Sequence[Any] | None = None,
+) -> Schedule:  # fmt: skip
+    """The schedule that a line and the options beside it make, for these workflows and inputs.
+
+    Raises BadSchedule, UnfaithfulValue; AgentFlowError for unknown guards.
+    """
     schedule = parse(line)
     setting = schedule.setting
     if workflow and setting.workflow not in (workflow, Setting.workflow):
@@ -46,20 +54,27 @@ def read_line(line: str, workflow: str | None = None, without: Iterable[str] = (
         )
     guards = tuple(sorted({*setting.without, *without}))
     setting = replace(setting, workflow=workflow or setting.workflow, without=guards)
-    inputs_for(setting, WORKFLOWS)
+    inputs_for(setting, own, inputs)
     engine_class(guards)
     return replace(schedule, setting=setting)
 
 
-def play(url: str, schedule: Schedule, *, lanes: LaneKind = "thread", schema: str | None = None) -> Played:
+def play(
+    url: str, schedule: Schedule, *, workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
+    inputs: Sequence[Any] | None = None, lanes: LaneKind = "thread", schema: str | None = None,
+) -> Played:  # fmt: skip
     """Plays the schedule on an empty laboratory, which is dropped afterwards; returns what came of it.
 
-    Raises BadSchedule, LaneError or DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
+    `workflows` and `tool` as for Engine, `inputs` as for Stepper. With workflows or a tool of one's own the ids begin with
+    the schema's name, since such a tool remembers the keys of what was played before. Raises BadSchedule, LaneError or
+    DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
     """
     with own_schema(url, schema or new_name("play")) as database:
-        engine = Engine(database, policy=PATIENT)
+        engine = Engine(database, workflows=workflows, tool=tool, policy=PATIENT)
+        own = tool or any(WORKFLOWS.get(name) is not function for name, function in workflows.items())
+        prefix = f"{database.schema}." if own else ""
         try:
-            with Stepper(engine, lanes=lanes) as stepper:
+            with Stepper(engine, inputs=inputs, lanes=lanes, prefix=prefix) as stepper:
                 moves = stepper.play(schedule)
                 capsule, figures = capture(stepper), engine.reliability_metrics()
                 gone = sum(len(lost_effects(engine, one)) for one in stepper.workflows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -138,12 +138,14 @@ def events_of(workflow: str) -> tuple[str, ...] | None:
     return playable.events if playable else None
 
 
-def as_line(setting: Setting | Schedule | str | None, workflows: Iterable[str]) -> str:
-    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself.
+def meant(setting: Setting, own: Mapping[str, Workflow]) -> Setting:
+    """The setting; if it has the default workflow and only others are known, the first of them is meant."""
+    other = next(iter(own), setting.workflow)
+    return (
+        setting if setting.workflow in own or setting.workflow != Setting.workflow else replace(setting, workflow=other)
+    )
 
-    Without one it is the default setting, on the engine's first workflow if the engine does not know the default's.
-    """
-    if setting is None:
-        known = list(workflows)
-        return "" if Setting.workflow in known or not known else str(Setting(workflow=known[0]))
-    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting)
+
+def as_line(setting: Setting | Schedule | str | None) -> str:
+    """The schedule line that is meant: a setting's, a preset's by its name, or the line itself."""
+    return PRESETS[setting].line if isinstance(setting, str) and setting in PRESETS else str(setting or "")

@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from ...driver_errors import is_full
 from ...engine import Engine, is_embedded
 from ...errors import AgentFlowError, BadSchedule, DatabaseAway, LaneError
 from ...model import Boundary
 from ...server import Server
+from ...tools import own_name
 from ..history.entries import Row
 from ..laboratory.laboratory import emptied
 from .commit_order import Commit, sorted_by_commit
@@ -22,7 +24,7 @@ from .lane_set import LaneKind, LaneSet, known_kind, known_lane, weakened
 from .lane_worker import watched
 from .lanes import Lane
 from .moves import Maker, Moved
-from .presets import inputs_for
+from .presets import inputs_for, meant
 
 FIRST_CELL = "Run the first cell again, which starts it, and then the cells after it."
 
@@ -32,17 +34,23 @@ class Stepper:
 
     Each move is shown to `watch` when it is done, and before the first the creation of the workflows.
 
-    `engine` gives the database, the workflows and the tool; the setting takes guards away. No move waits longer
-    than `patience` seconds for a worker. `server` is what the move `restart` restarts, if it is not the embedded one.
+    `engine` gives the database, the workflows and the tool; the setting takes guards away. `inputs` are what the workflows
+    are given, one each (JSON values); without them the presets' requests. If the engine does not know the default workflow,
+    its first is meant. No move waits longer than `patience` seconds for a worker. `server` is what the move `restart`
+    restarts, if it is not the embedded one.
+
+    The workflows are `request-1` and so on, after `prefix`. A tool of one's own remembers the keys of what was played before,
+    so with one they are `2.request-1` after a reset.
     """
 
     def __init__(
-        self, engine: Engine, setting: Setting | None = None, *, lanes: LaneKind = "thread", patience: float = 10.0,
-        server: Server | None = None, watch: Callable[[Moved], None] | None = None,
+        self, engine: Engine, setting: Setting | None = None, *, inputs: Sequence[Any] | None = None,
+        lanes: LaneKind = "thread", patience: float = 10.0, server: Server | None = None,
+        watch: Callable[[Moved], None] | None = None, prefix: str = "",
     ) -> None:  # fmt: skip
         known_kind(lanes)
         self.kind, self.patience, self.server, self.watch = lanes, patience, server, watch
-        self._given = engine
+        self._given, self._offered, self._prefix, self._played = engine, inputs, prefix, 1
         self.engine: Engine = engine.with_hook(None)
         self.engine.database = watched(engine.database, min(3.0, patience), engine.database.application_name)
         self._busy = threading.RLock()  # a thread that plays a line makes its moves
@@ -50,10 +58,13 @@ class Stepper:
         self._begin(setting or Setting())
 
     def _begin(self, setting: Setting) -> None:
-        self._inputs = inputs_for(setting, self._given.workflows)
-        self.setting = setting
+        self.setting = setting = meant(setting, self._given.workflows)
+        self._inputs = inputs_for(setting, self._given.workflows, self._offered)
         self._lanes = LaneSet(weakened(self._given, setting), setting, self.kind, self.patience)
-        self._maker = Maker(self.engine, self._lanes, setting, self.server)
+        again = (
+            f"{self._played}." if self._played > 1 and own_name(self.engine.tool, self.engine.database.schema) else ""
+        )
+        self._maker = Maker(self.engine, self._lanes, setting, self.server, self._prefix + again)
         self.moves: list[Move] = []
         self._created = False
 
@@ -156,13 +167,14 @@ class Stepper:
 
         Raises BadSchedule before anything is touched if the setting cannot be played; DatabaseAway, NotALaboratory.
         """
-        chosen = setting or self.setting
-        inputs_for(chosen, self._given.workflows)
+        chosen = meant(setting or self.setting, self._given.workflows)
+        inputs_for(chosen, self._given.workflows, self._offered)
         weakened(self._given, chosen)
         with self._moving():
             self._answers()
             self._lanes.end()
             self.engine.reset_database()
+            self._played += self._created
             self._begin(chosen)
 
     def close(self) -> None:
