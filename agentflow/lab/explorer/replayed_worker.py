@@ -31,10 +31,10 @@ from ...engine import Engine
 from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
-from ...statements import ALL_STATEMENTS, ONLY_READ
+from ...statements import ALL_STATEMENTS, GUARDED, ONLY_READ
 from ...tools import no_answer
 from ...worker import carry
-from ..broken.catalogue import texts
+from ..broken.catalogue import engine_class, texts
 from ..laboratory.laboratory import LEASE_SECONDS
 from .answer_cache import Answer, comparable, question
 from .own_process import SearchProgress
@@ -101,7 +101,8 @@ class Player:
         self.progress, self.where = progress, where
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
-        self._known = _known(engine)
+        self._known, guards = _known(engine), getattr(engine, "without", ())
+        self._refuses_alike = type(engine) is engine_class(guards)
         self.engine.database = engine.database.with_door(self._door)
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
@@ -124,10 +125,17 @@ class Player:
         return self._roots[name]
 
     def after(self, place: Place, answer: Answer, key: str, lost: bool = False) -> Place:
-        """Where the program stands after one more answer. Raises WrongCode."""
+        """Where the program stands after one more answer. Raises WrongCode.
+
+        All refusals of a write by the guards of its row lead to one place: what the row held then, the real engine and those
+        of the catalogue only put into the words of the error that ends the run.
+        """
+        assert place.pending
+        if self._refuses_alike and place.pending.name in GUARDED and isinstance(answer, list) and answer:
+            by_its_row = answer[0]["outcome"] == "refused" and answer[0]["guards"] not in ([], ["intent"])
+            key = "refused" if by_its_row else key
         found = place.then.get((key, lost))
         if found is None:
-            assert place.pending
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
             questions = (*place.questions, place.pending.question)

@@ -25,7 +25,7 @@ from ..schedule.lane_set import SHARED_NAME
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
-from .answer_cache import AnswerCache
+from .answer_cache import AnswerCache, StatementResult
 from .own_process import SearchProgress
 from .replayed_worker import Place, Player, WrongCode, one_claim
 
@@ -60,6 +60,7 @@ class World:
         self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
         self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, str], Happened] = {}
+        self._judgments: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
@@ -73,7 +74,7 @@ class World:
 
     def __getstate__(self) -> dict[str, Any]:
         """What was found, without the learner's functions, which stay in their process."""
-        return {**vars(self), "_steady": {}}
+        return {**vars(self), "_steady": {}, "_judgments": {}}
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -111,8 +112,7 @@ class World:
         return found
 
     def _go(self, number: int, place: Place, lost: str) -> Happened:
-        cache, stands, entries = self.cache, place.stands, []
-        before = after = cache.rows(number)
+        cache, stands, asked, before = self.cache, place.stands, list[StatementResult](), number
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
@@ -122,8 +122,8 @@ class World:
             else:
                 result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
                 place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
-                number, after = result.rows, result.after
-                entries += result.entries()
+                number = result.rows
+                asked.append(result)
             if place.stands and place.pending:
                 break
         else:
@@ -131,10 +131,20 @@ class World:
         mover = Mover()
         if stands:
             mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
-        judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
-        guilty = tuple(violations(judged))
         then = place if place.pending else self._roots.get(place.program, place)
-        return Happened(number, then, tuple(entries), guilty)
+        return Happened(number, then, *self._judged(before, tuple(asked), mover))
+
+    def _judged(
+        self, before: int, asked: tuple[StatementResult, ...], mover: Mover
+    ) -> tuple[tuple[DictRow, ...], tuple[tuple[Invariant, Guilty], ...]]:
+        """The entries of these statements, and the invariants that fell. Workers that stand at many places may do the same."""
+        key = before, tuple(map(id, asked)), mover  # which the cache keeps
+        if key not in self._judgments:
+            entries = tuple(entry for one in asked for entry in one.entries())
+            rows = self.cache.rows(before)
+            after = replace(asked[-1].after if asked else rows, attempts=(), history=entries)
+            self._judgments[key] = entries, tuple(violations(Transition(rows, after, mover)))
+        return self._judgments[key]
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""
