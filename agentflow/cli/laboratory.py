@@ -189,6 +189,9 @@ def explore(
     expect: Annotated[
         Literal["completed", "failed"], typer.Option(help="How an undisturbed run must end.")
     ] = "completed",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Search also the states that an exchange of workers makes.")
+    ] = False,
     time_limit: Annotated[float, typer.Option(help="Seconds after which the search ends unfinished.", min=1)] = 600.0,
     svg: Annotated[
         Path | None,
@@ -212,7 +215,7 @@ def explore(
     found = run(
         without=without or (), workflow=workflow, workflows=requests, crashes=crashes, expiries=expiries,
         lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress, schema=schema,
-        expect=expect,
+        expect=expect, reduce=not whole,
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

@@ -250,9 +250,9 @@ class AnswerCache:
         """All rows, in the question's transaction."""
         result = self._run(b"EXECUTE af_read")
         tables = (result.fname(one) for one in range(result.nfields))
-        return rows_from({
-            (name or b"").decode(): json.loads(result.get_value(0, one) or b"[]") for one, name in enumerate(tables)
-        })
+        return rows_from(
+            {(name or b"").decode(): json.loads(result.get_value(0, one) or b"[]") for one, name in enumerate(tables)}
+        )
 
     def _put(self, number: int) -> None:
         """Begins a transaction in which the tables hold these rows and no others."""

@@ -30,6 +30,7 @@ from ..schedule.grammar import LANES, Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import REQUESTS, events_of, inputs_for
 from .answer_cache import AnswerCache
+from .exchange import Exchange
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode, noting_steps
 from .report import Exploration, Finding
@@ -57,7 +58,7 @@ def explore(
     forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
-    schema: str | None = None, expect: Literal["completed", "failed"] = "completed",
+    schema: str | None = None, expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
 ) -> Exploration:  # fmt: skip
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
@@ -68,6 +69,10 @@ def explore(
     authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong,
     BadSchedule for an unknown workflow.
 
+    `reduce` takes a state and those that an exchange of workers makes of it for one, where workers' names are only compared: not
+    with an engine class of your own, nor with answers that hold a name (`model="varying"` with unique names). The verdict, the
+    findings and the number of schedules are those of the whole space, which `reduce=False` searches.
+
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here, and what it prints is discarded (play a schedule on a Stepper to see
     it). It may not fork. On a platform without fork, the time is checked between transactions.
@@ -76,11 +81,12 @@ def explore(
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
-    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect)
+    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1)
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting) as made,
     ):
+        plan = replace(plan, reduce=plan.reduce and Exchange.applies(made, setting))
         inputs = inputs_for(setting, made.workflows)
         found: list[Finding] = []
         reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
@@ -108,6 +114,7 @@ class _Plan:
     began: float
     time_limit: float
     expect: str
+    reduce: bool
 
     def __post_init__(self) -> None:
         there = 1 <= self.workers <= len(LANES) and 1 <= self.setting.requests <= len(REQUESTS)
@@ -132,7 +139,7 @@ class _Plan:
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
             sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
-            graph.rules.world.events if graph else (), uncertified, about,
+            graph.rules.world.events if graph else (), uncertified, about, self.reduce,
         )  # fmt: skip
 
 
@@ -185,7 +192,8 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
             f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, while the real Engine leaves it {ends[1]}."
             f'{_raised(world)} See what happens: `Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
-    return Graph(Rules(world, plan.bounds, plan.workers))
+    rules = Rules(world, plan.bounds, plan.workers)
+    return Graph(rules, Exchange(world, rules.lanes) if plan.reduce else None)
 
 
 def _unlike(world: World, expect: str) -> str:

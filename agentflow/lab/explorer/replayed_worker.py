@@ -73,7 +73,7 @@ class Place:
     """Where a program stands after some answers: before `pending`, or at its end (`ended`).
 
     `stands` is the boundary at which its hook was called; None means in the middle of a move. `lost` in an answer says that
-    the tool's reply did not arrive.
+    the tool's reply did not arrive. `came` says from which place (None: it is the first), by which answer, and whether lost.
     """
 
     number: int
@@ -83,11 +83,18 @@ class Place:
     pending: PendingStatement | None
     stands: Boundary | None
     ended: str | None
+    came: tuple[int, str, bool] | None = None
     then: dict[tuple[str, bool], Place] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a finished search is walked by: whether there were answers, but not which, nor where they led."""
-        return {**vars(self), "answers": ((b"", False),) if self.answers else (), "questions": (), "then": {}}
+        return {
+            **vars(self),
+            "answers": ((b"", False),) if self.answers else (),
+            "questions": (),
+            "came": None,
+            "then": {},
+        }
 
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
@@ -101,8 +108,7 @@ class Player:
         self.progress, self.where = progress, where
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
-        self._known, guards = _known(engine), getattr(engine, "without", ())
-        self._refuses_alike = type(engine) is engine_class(guards)
+        self._known, self._refuses_alike = _known(engine), is_known(engine)
         self.engine.database = engine.database.with_door(self._door)
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
@@ -112,6 +118,7 @@ class Player:
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
         self.raised: BaseException | None = None
+        self.made_uuids = False
 
     def __getstate__(self) -> dict[str, Any]:
         """The places that were found, without the engine, which stays in its process."""
@@ -141,6 +148,7 @@ class Player:
             questions = (*place.questions, place.pending.question)
             kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
             found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), questions)
+            found.came = place.number, key, lost
         return found
 
     def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], questions: tuple[str, ...]) -> Place:
@@ -164,7 +172,7 @@ class Player:
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _numbered_uuids(lambda: f"{self._name}, token {self._token}"):
+            with _numbered_uuids(self._whose_uuid):
                 return program(self.engine)
         except Stopped:
             return None
@@ -175,6 +183,10 @@ class Player:
                 return None
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
+
+    def _whose_uuid(self) -> str:
+        self.made_uuids = True
+        return f"{self._name}, token {self._token}"
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
@@ -280,6 +292,11 @@ def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         uuid.uuid4 = real
+
+
+def is_known(engine: Engine) -> bool:
+    """Whether it is the real engine or one of the catalogue, of which is known what they do with names and refusals."""
+    return type(engine) is engine_class(getattr(engine, "without", ()))
 
 
 def _known(engine: Engine) -> frozenset[str]:

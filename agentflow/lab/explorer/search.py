@@ -9,7 +9,7 @@ the first way to a state is a shortest one. A move that changes nothing, such as
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -19,11 +19,11 @@ from psycopg.rows import DictRow
 from ..history.faults import FAULTS, FaultKind
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
+from .exchange import DEAD, Exchange
 from .own_process import OutOfTime, SearchProgress
 from .replayed_worker import Place, WrongCode
 from .transitions import ENDS, Happened, World
 
-DEAD = -1
 _LOSING = [kind for kind in FAULTS.values() if kind.loses]
 
 
@@ -169,15 +169,18 @@ class Fall:
 class Graph:
     """The states that were reached, breadth first, so the first way to each is a shortest one.
 
-    `following` holds, for each state that was expanded, the moves from it and the states to which they lead.
+    `following` holds, for each state that was expanded, the moves from it and the states to which they lead. With `exchange`,
+    a state stands for its images, too, and a move leads to a state or to an image of it. Images go on alike, so each schedule of
+    the whole space is still one way through the graph, and is counted once.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, exchange: Exchange | None = None) -> None:
         self.rules = rules
+        self._key: Callable[[ExplorerState], Hashable] = exchange.key if exchange else lambda state: state
         self.states: list[ExplorerState] = [rules.first]
         self.following: list[list[tuple[Move, int]]] = []
         self._harms: list[int] = []  # how many moves of each state do harm
-        self._numbers: dict[ExplorerState, int] = {rules.first: 0}
+        self._numbers: dict[Hashable, int] = {self._key(rules.first): 0}
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
         self.falls: dict[str, Fall] = {}
         self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
@@ -187,7 +190,7 @@ class Graph:
 
     def __getstate__(self) -> dict[str, Any]:
         """All that a search does not need alone."""
-        return {**vars(self), "_numbers": {}, "tell": None}
+        return {**vars(self), "_numbers": {}, "_key": None, "tell": None}
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -232,7 +235,7 @@ class Graph:
                 self._harms[at] += 1
                 continue  # what follows a harm is no news
             known = len(self.states)
-            target = self._numbers.setdefault(state, known)
+            target = self._numbers.setdefault(self._key(state), known)
             self.following[at].append((move, target))
             self.transitions += 1
             if target == known:
