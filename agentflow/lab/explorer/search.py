@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
@@ -24,6 +23,7 @@ from .own_process import OutOfTime, SearchProgress
 from .replayed_worker import Place, WrongCode
 from .transitions import ENDS, Happened, World
 
+_KILL, _EXPIRE, _FORGET = FAULTS["kill"], FAULTS["expire"], FAULTS["forget"]
 _LOSING = [kind for kind in FAULTS.values() if kind.loses]
 
 
@@ -89,10 +89,11 @@ class Rules:
             if happened.rows != state.rows or happened.place.number != place.number:
                 after = _at(happened.place.number, state, index, happened.rows)
                 yield _move("go", self.lanes[index]), after, happened
-        for kind in _LOSING:
+        calling = [(index, place) for index, place in alive if place.stands and place.stands.transaction == "tool"]
+        for kind in _LOSING if calling else ():
             spent = self._spent(state, kind)
-            for index, place in alive:
-                if spent and place.stands and place.stands.transaction == "tool":
+            for index, place in calling:
+                if spent:
                     happened = self.world.go(state.rows, place, kind.loses)
                     after = _at(happened.place.number, spent, index, happened.rows)
                     yield _move(kind.name, self.lanes[index]), after, happened
@@ -104,7 +105,7 @@ class Rules:
 
     def _dying(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         """A worker that holds nothing has nothing to lose: its death would change nothing."""
-        spent = self._spent(state, FAULTS["kill"])
+        spent = self._spent(state, _KILL)
         for index, place in alive:
             if spent and place.answers:
                 rows = self.world.killed(state.rows, place.program)
@@ -121,14 +122,14 @@ class Rules:
     def _outside(self, state: ExplorerState) -> Iterator[Successor]:
         rows = self.world.cache.rows(state.rows)
         yield from self._timely(state, rows.workflows)
-        yield from self._delivering(state, rows.workflows)
-        spent = self._spent(state, FAULTS["forget"])
-        if spent and any(row["remembered"] for row in rows.effects):
+        if self.world.events:
+            yield from self._delivering(state, rows.workflows)
+        if (spent := self._spent(state, _FORGET)) and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
             yield _move("forget"), spent._replace(rows=happened.rows), happened
 
     def _timely(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
-        spent, several = self._spent(state, FAULTS["expire"]), len(workflows) > 1
+        spent, several = self._spent(state, _EXPIRE), len(workflows) > 1
         alone = sum(row["lease"] == "live" for row in workflows) == 1
         for number, row in enumerate(workflows, 1):
             if row["status"] == "ready" and row["lease"] == "live" and spent:
@@ -299,8 +300,14 @@ class Graph:
 
     def _order(self) -> list[int] | None:
         """The states, each after those that it leads to; None if some schedules go in a circle."""
-        leads = {number: [target for _, target in moves] for number, moves in enumerate(self.following)}
-        try:
-            return list(TopologicalSorter(leads).static_order())
-        except CycleError:
-            return None
+        left = [0] * len(self.states)  # how many moves lead to a state from states that are not in the order yet
+        for moves in self.following:
+            for _, target in moves:
+                left[target] += 1
+        order = [number for number, moves in enumerate(left) if not moves]
+        for number in order:  # which grows
+            for _, target in self.following[number]:
+                left[target] -= 1
+                if not left[target]:
+                    order.append(target)
+        return order[::-1] if len(order) == len(left) else None
