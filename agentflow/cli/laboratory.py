@@ -206,6 +206,9 @@ def explore(
     expect: Annotated[
         Literal["completed", "failed"], typer.Option(help="How an undisturbed run must end.")
     ] = "completed",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Search also the states that an exchange of workers makes.")
+    ] = False,
     time_limit: Annotated[float, typer.Option(help="Seconds after which the search ends unfinished.", min=1)] = 600.0,
     svg: Annotated[
         Path | None,
@@ -238,7 +241,7 @@ def explore(
         Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
         workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=workflows, crashes=crashes,
         expiries=expiries, lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress,
-        schema=schema, expect=expect,
+        schema=schema, expect=expect, reduce=not whole,
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

@@ -29,9 +29,9 @@ BELOW = """
 ## What every schedule showed
 
 Two workers, at most two crashes, two expired leases and one lost reply, unless the assumption says otherwise. *Harm*: somebody
-outside can notice. *Authority*: a worker wrote without the right to, and nobody was harmed. *Redundant*: no invariant was
-broken on any schedule within these bounds, because the other guards cover for it (the whole engine *holds*). The verdicts say
-nothing about other bounds or assumptions.
+outside can notice. *Authority*: a worker wrote without the right to, and nobody was harmed. *No schedule shows it*: no invariant
+was broken on any schedule within these bounds, because the other guards cover for it (of the whole engine: it *holds*). The
+verdicts say nothing about other bounds or assumptions: see [what the explorer proves](what-the-explorer-proves.md).
 
 | without | assumption | verdict | shortest schedule | because |
 |---|---|---|---|---|
@@ -54,7 +54,7 @@ def _verdict(one: Verdict) -> str:
     without = ", ".join(f"`{name}`" for name in one.without) or "nothing"
     assumed = " ".join(f"`{name}={value}`" for name, value in one.options.items())
     moves = f"`{one.moves}`" if one.moves else ""
-    said = one.kind if one.without or one.kind != "redundant" else "holds"
+    said = "no schedule shows it" if one.without and one.kind == "holds" else one.kind
     fell = f"{said}: {one.invariant}" if one.invariant else said
     return f"| {without} | {assumed} | {fell} | {moves} | {one.because} |\n"
 

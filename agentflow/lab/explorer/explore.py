@@ -29,22 +29,22 @@ from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
-from ..schedule.grammar import LANES, NAME, Move, Schedule, Setting
+from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import REQUESTS, events_of, inputs_for
-from ..verify.invariants import INVARIANTS, Invariant
+from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
+from .exchange import Exchange
 from .own_code import OwnCode
-from .own_invariant import OwnCheck, own_invariant
+from .own_invariant import OwnCheck, own_invariants
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run_apart
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Fall, Graph, Rules
-from .trace import walked
+from .search import Bounds, Graph, Rules
+from .trace import finding, what_comes
 from .transitions import EndedAs, World
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
-MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNLIKE = "the end of its undisturbed run"
@@ -63,8 +63,8 @@ def explore(
     expiries: int = 2, lost_replies: int = 1, renewals: int = 0, forgettings: int = 0, payloads: int = 1,
     model: Literal["steady", "varying"] = "steady", names: Literal["unique", "shared"] = "unique",
     retry: Literal["call_again", "look_up"] = "call_again", moves: int | None = None, time_limit: float = 600.0,
-    stop_at: StopAt = "harm", progress: bool | None = None,
-    schema: str | None = None, expect: Literal["completed", "failed"] = "completed",
+    stop_at: StopAt = "harm", progress: bool | None = None, schema: str | None = None,
+    expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
 ) -> Exploration:  # fmt: skip
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
@@ -84,6 +84,10 @@ def explore(
     authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code or yours is wrong,
     BadSchedule for an unknown workflow, UnfaithfulValue for an input that JSON cannot hold.
 
+    `reduce` takes a state and those that an exchange of workers makes of it for one, where workers' names are only compared: not
+    with an engine class of your own, nor with answers that hold a name (`model="varying"` with unique names). The verdict, the
+    findings and the number of schedules are those of the whole space, which `reduce=False` searches.
+
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here, and what it prints is discarded (play a schedule on a Stepper to see
     it). It may not fork. On a platform without fork, the time is checked between transactions.
@@ -97,14 +101,19 @@ def explore(
     many = (len(inputs) if isinstance(inputs, list | tuple) else 1) if workflows is None else workflows
     setting = Setting(workflow, tuple(sorted({*guards, *without})), many, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
+    try:
+        checks = own_invariants(invariants)
+    except WrongCode as wrong:
+        raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
-        setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, _own_invariants(invariants),
-        functions.get(workflow) is not WORKFLOWS.get(workflow) and workflow in functions,
+        setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1,
+        checks, functions.get(workflow) is not WORKFLOWS.get(workflow) and workflow in functions,
     )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
         _explored(kind, engine, database, setting, functions, tool) as made,
     ):
+        plan = replace(plan, reduce=plan.reduce and Exchange.applies(made, setting))
         given = inputs_for(setting, made.workflows, inputs)
         found: list[Finding] = []
         reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
@@ -133,6 +142,7 @@ class _Plan:
     began: float
     time_limit: float
     expect: str
+    reduce: bool
     invariants: tuple[Invariant, ...]
     own: bool
 
@@ -159,7 +169,7 @@ class _Plan:
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
             sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
-            graph.rules.world.events if graph else (), uncertified, about,
+            graph.rules.world.events if graph else (), uncertified, about, self.reduce,
             json.loads(reached.bodies or '{"as_if": []}'), self.own,
         )  # fmt: skip
 
@@ -176,10 +186,10 @@ def _explored_here(
             graph.stopped = UNLIKE
             return plan.report(reached, (), graph, unlike)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
-        graph.tell = lambda fall: tell(_finding(graph, plan.setting, fall))
+        graph.tell = lambda fall: tell(finding(graph, plan.setting, fall))
         _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
-        findings = [_finding(graph, plan.setting, fall, _what_comes) for fall in graph.falls.values()]
+        findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
     finally:
         cache.close()
@@ -209,22 +219,6 @@ def _name_of(workflow: Workflow) -> str:
             f"workflow={name} has no name that a schedule can hold. Nothing was explored; make it with `def`."
         )
     return str(name)
-
-
-def _own_invariants(functions: Sequence[OwnCheck]) -> tuple[Invariant, ...]:
-    if not isinstance(functions, list | tuple):
-        raise ExplorerError(f"invariants= takes a list of functions, not {functions!r:.80}. Nothing was explored.")
-    try:
-        made = tuple(map(own_invariant, functions))
-    except TypeError as wrong:
-        raise ExplorerError(f"{wrong} Nothing was explored.") from None
-    names = [*INVARIANTS, *(one.name for one in made)]
-    for one in made:
-        if names.count(one.name) > 1:
-            raise ExplorerError(
-                f"Two invariants are called {one.name!r}. Nothing was explored; give each its own name."
-            )
-    return made
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -259,7 +253,8 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
             f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, while the real Engine leaves it {ends[1]}."
             f'{_raised(world)} See what happens: `Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
-    return Graph(Rules(world, plan.bounds, plan.workers))
+    rules = Rules(world, plan.bounds, plan.workers)
+    return Graph(rules, Exchange(world, rules.lanes) if plan.reduce else None)
 
 
 def _unlike(world: World, expect: str) -> str:
@@ -346,35 +341,6 @@ def _await(world: World) -> None:
         if not new:
             break
         world.events += tuple((name, True) for name in sorted(new))
-
-
-def _finding(
-    graph: Graph, setting: Setting, fall: Fall, comes: Callable[[Graph, int], Iterable[Move]] = lambda *_: ()
-) -> Finding:
-    """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
-    moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
-    history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
-    return Finding(
-        one.name, one.kind, one.sentence, Schedule(setting, moves), brief(str(fall.guilty), 1000), history, then
-    )
-
-
-def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
-    """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
-    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
-    places = dict(zip(lanes, at, strict=True))
-    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
-    dead = [lane for lane, place in places.items() if place == DEAD]
-    lane = (free + dead or [""])[0]
-    if lane in dead:
-        yield Move("start", lane)
-    for _ in range(MOST_MOVES if lane else 0):
-        moves, given = world.given_time(rows)
-        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
-        if then == rows:
-            return
-        yield from [*moves, Move("go", lane, None)]
-        rows = then
 
 
 @contextmanager

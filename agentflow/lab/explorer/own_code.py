@@ -274,8 +274,10 @@ class OwnCode:
             text = UNTOLD  # the engine will not record it
         return self._written(cache, number, (states, new), (call, text), result, error)
 
-    def looked_up(self, one: OwnTool, key: str | None, _: str, cache: AnswerCache, number: int) -> StatementResult:
+    def looked_up(self, one: OwnTool, key: str | None, asks: str, cache: AnswerCache, number: int) -> StatementResult:
         """What the tool answers when it is asked, without acting, about a key."""
+        if (number, asks) in self._memory:
+            return self._memory[number, asks]
         rows = cache.rows(number)
         if one.first is None:
             held = _held(rows, key)
@@ -285,13 +287,20 @@ class OwnCode:
             self._now.clear()
             known, result = self._ask(one, "look_up", key)
         answer = [{"known": bool(known), "result": result}]
-        return StatementResult(number, rows, answer, answer_key(answer))
+        self._memory[number, asks] = StatementResult(number, rows, answer, answer_key(answer))
+        return self._memory[number, asks]
 
     def written(self, cache: AnswerCache, number: int, left: Left, workflow_id: str) -> StatementResult:
         """The rows after code that did this beside its side effects; effects of no workflow here are this one's."""
+        asks = f"{workflow_id} {left}"
+        if (number, asks) in self._memory:
+            return self._memory[number, asks]
         here = {row["id"] for row in cache.rows(number).workflows}
         effects = [(key, action, who if who in here else workflow_id) for key, action, who in left[1]]
-        return self._written(cache, number, (left[0], tuple(effects)), (ToolCall(None, ""), UNTOLD), None, None)
+        nobody = ToolCall(None, "")
+        done = self._written(cache, number, (left[0], tuple(effects)), (nobody, UNTOLD), None, None)
+        self._memory[number, asks] = done
+        return done
 
     def _written(
         self, cache: AnswerCache, number: int, left: Left, told: tuple[ToolCall, str], result: Any, error: Exception | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..verify.invariants import INVARIANTS, Guilty, Invariant, Transition
@@ -27,8 +27,8 @@ def own_invariant(function: OwnCheck) -> Invariant:
     """The function as an invariant of harm, called by its name; its sentence is the first line of its docstring.
 
     It gets two Rows of its own, before and after: `workflows`, `steps`, `intents`, `effects`, each a tuple of dicts by column
-    (JSON columns are text), and `tools` (the state of each tool that can be put back, as JSON text). Raises TypeError for what
-    is no such function; WrongCode, when it is checked, if it raises, or returns anything but None, a bool or a sentence.
+    (JSON columns are text), and `tools` (the state of each tool that can be put back, as JSON text). Raises WrongCode for what
+    is no such function, and when it is checked, if it raises, or returns anything but None, a bool or a sentence.
     """
     named = getattr(function, "__name__", type(function).__name__)
     try:
@@ -36,7 +36,7 @@ def own_invariant(function: OwnCheck) -> Invariant:
             raise TypeError(f"it is {'a class' if isinstance(function, type) else f'a value of type {named}'}")
         inspect.signature(function).bind("before", "after")
     except TypeError as wrong:
-        raise TypeError(
+        raise WrongCode(
             f"{function!r:.100} is no invariant: {wrong}. Give a function of the rows before and after, such as "
             "`def no_charge_without_order(before, after): ...`."
         ) from None
@@ -65,3 +65,14 @@ def own_invariant(function: OwnCheck) -> Invariant:
             yield Guilty("workflows", who, found or f"{name}: it does not hold")
 
     return _Own(name, "harm", sentence, check)
+
+
+def own_invariants(functions: Sequence[OwnCheck]) -> tuple[Invariant, ...]:
+    """The functions as invariants. Raises WrongCode for what is none, and for a name that is taken."""
+    if not isinstance(functions, list | tuple):
+        raise WrongCode(f"invariants= takes a list of functions, not {functions!r:.80}.")
+    made = tuple(map(own_invariant, functions))
+    names = [*INVARIANTS, *(one.name for one in made)]
+    if taken := next((one.name for one in made if names.count(one.name) > 1), None):
+        raise WrongCode(f"Two invariants are called {taken!r}; give each its own name.")
+    return made

@@ -33,10 +33,10 @@ from ...engine import Engine
 from ...errors import CrashInjected, DatabaseAway, LostLease, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
-from ...statements import ALL_STATEMENTS, ONLY_READ
+from ...statements import ALL_STATEMENTS, GUARDED, ONLY_READ
 from ...tools import SimulatedTool, no_answer
 from ...worker import carry
-from ..broken.catalogue import texts
+from ..broken.catalogue import engine_class, texts
 from ..laboratory.laboratory import LEASE_SECONDS
 from .answer_cache import Answer, AnswerCache, StatementResult, comparable, question
 from .own_code import Left, OwnCode, StandIn, States
@@ -79,6 +79,7 @@ class Place:
 
     `stands` is the boundary at which its hook was called; None means in the middle of a move. An answer comes with whether the
     tool's reply was lost, and with the states of own tools then; `left` is what its code did to these since the last one.
+    `came` says from which place (None: it is the first), by which answer, and with what.
     """
 
     number: int
@@ -89,11 +90,18 @@ class Place:
     stands: Boundary | None
     ended: str | None
     left: Left | None = None
+    came: tuple[int, str, tuple[bool, States]] | None = None
     then: dict[tuple[str, bool, States], Place] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a finished search is walked by: whether there were answers, but not which, nor where they led."""
-        return {**vars(self), "answers": ((b"", False, ()),) if self.answers else (), "questions": (), "then": {}}
+        return {
+            **vars(self),
+            "answers": ((b"", False, ()),) if self.answers else (),
+            "questions": (),
+            "came": None,
+            "then": {},
+        }
 
     def is_like(self, other: Place) -> bool:
         """Whether it stands before the same statement, and has done nothing beside it either."""
@@ -111,7 +119,7 @@ class Player:
         self.progress, self.own, self.where = own.progress, own, where
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
-        self._known = _known(engine)
+        self._known, self._refuses_alike = _known(engine), is_known(engine)
         self.engine.database = engine.database.with_door(self._door)
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
@@ -147,15 +155,23 @@ class Player:
             self._stop(str(wrong))
 
     def after(self, place: Place, answer: Answer, key: str, lost: bool, states: States) -> Place:
-        """Where the program stands after one more answer, which came in these states of own tools. Raises WrongCode."""
+        """Where the program stands after one more answer, which came in these states of own tools. Raises WrongCode.
+
+        All refusals of a write by the guards of its row lead to one place: what the row held then, the real engine and those
+        of the catalogue only put into the words of the error that ends the run.
+        """
+        assert place.pending
+        if self._refuses_alike and place.pending.name in GUARDED and isinstance(answer, list) and answer:
+            by_its_row = answer[0]["outcome"] == "refused" and answer[0]["guards"] not in ([], ["intent"])
+            key = "refused" if by_its_row else key
         found = place.then.get((key, lost, states))
         if found is None:
-            assert place.pending
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
             questions = (*place.questions, place.pending.question)
             kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
             made = self._place(place.program, (*place.answers, (kept, lost, states)), questions)
+            made.came = place.number, key, (lost, states)
             same = (one for to, one in place.then.items() if to[:2] == (key, lost) and one.is_like(made))
             found = place.then[key, lost, states] = next(same, made)
             if found is made:
@@ -170,7 +186,7 @@ class Player:
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
-        self._name, self._token, self._thread = name, 0, threading.get_ident()
+        self._name, self._claimed, self._thread = name, "", threading.get_ident()
         with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
             ended = self._played(self._programs[name])
             left = self.own.left(answers[-1][2]) if answers and not self._wrong else None
@@ -184,7 +200,7 @@ class Player:
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _repeatable_chance(lambda: f"{self._name}, token {self._token}"):
+            with _repeatable_chance(self._whose):
                 return program(self.engine)
         except Stopped:
             return None
@@ -195,6 +211,10 @@ class Player:
                 return None
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
+
+    def _whose(self) -> str:
+        """Whose chance it is: each claim's own, whoever the worker is, so that an exchange of workers changes nothing."""
+        return self._claimed or self._name
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
@@ -271,8 +291,8 @@ class Player:
             raise answer.with_traceback(None)
         rows: list[DictRow] = pickle.loads(answer)
         if name == "claim" and rows:
-            self._token = rows[0].get("fence_token", 0)
-            random.seed(f"{self._name}, token {self._token}")
+            self._claimed = f"{rows[0]['id']}, token {rows[0].get('fence_token')}"
+            random.seed(self._claimed)
         return rows
 
 
@@ -302,6 +322,11 @@ def _repeatable_chance(whose: Callable[[], str]) -> Iterator[None]:
     finally:
         vars(os)["urandom"] = vars(random)["_urandom"] = real
         random.setstate(state)
+
+
+def is_known(engine: Engine) -> bool:
+    """Whether it is the real engine or one of the catalogue, of which is known what they do with names and refusals."""
+    return type(engine) is engine_class(getattr(engine, "without", ()))
 
 
 def _known(engine: Engine) -> frozenset[str]:

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...statements import TRANSACTIONS
 from ..history.faults import fault
-from ..schedule.grammar import Move
+from ..history.words import brief
+from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import SHARED_NAME
 from .answer_cache import bare_entry
+from .exchange import DEAD
 from .replayed_worker import Place
-from .search import DEAD, Rules
+from .report import Finding
+from .search import Fall, Graph, Rules
 
 _ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
+MOST_MOVES = 10  # of what comes after a finding
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -120,3 +124,32 @@ def walked(rules: Rules, moves: Iterable[Move]) -> Walk:
         for _ in range(move.times or 1):
             walk.take(replace(move, times=1))
     return walk
+
+
+def finding(
+    graph: Graph, setting: Setting, fall: Fall, comes: Callable[[Graph, int], Iterable[Move]] = lambda *_: ()
+) -> Finding:
+    """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
+    moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
+    history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
+    return Finding(
+        one.name, one.kind, one.sentence, Schedule(setting, moves), brief(str(fall.guilty), 1000), history, then
+    )
+
+
+def what_comes(graph: Graph, number: int) -> Iterator[Move]:
+    """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
+    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
+    places = dict(zip(lanes, at, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    for _ in range(MOST_MOVES if lane else 0):
+        moves, given = world.given_time(rows)
+        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
+        if then == rows:
+            return
+        yield from [*moves, Move("go", lane, None)]
+        rows = then

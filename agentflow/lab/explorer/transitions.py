@@ -63,6 +63,7 @@ class World:
         prefix = "explored-" if own.first() else ""  # such a tool may remember a request-1 that was played
         self.workflows = [f"{prefix}request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, str], Happened] = {}
+        self._judgments: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
@@ -76,7 +77,7 @@ class World:
 
     def __getstate__(self) -> dict[str, Any]:
         """What was found, without the learner's functions, which stay in their process."""
-        return {**vars(self), "_steady": {}, "own": None}
+        return {**vars(self), "_steady": {}, "_judgments": {}, "own": None}
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -114,25 +115,23 @@ class World:
         return found
 
     def _go(self, number: int, place: Place, lost: str) -> Happened:
-        cache, stands, entries = self.cache, place.stands, []
-        before = after = cache.rows(number)
+        cache, stands, asked, before = self.cache, place.stands, list[StatementResult](), number
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
                 break
             if lost == "request" and pending.name == "tool":  # the world never hears of it
                 silence = no_answer(str(stands and stands.subject), lost)
-                place, lost = self.player.after(place, silence, lost, False, states_of(after)), ""
+                place, lost = self.player.after(place, silence, lost, False, states_of(cache.rows(number))), ""
             else:
                 result = self._answered(number, pending)
-                number, after, no_reply = result.rows, result.after, lost == "reply" and pending.name == "tool"
-                place = self.player.after(place, result.answer, result.key, no_reply, states_of(after))
-                entries += result.entries()
+                number, no_reply = result.rows, lost == "reply" and pending.name == "tool"
+                place = self.player.after(place, result.answer, result.key, no_reply, states_of(result.after))
+                asked.append(result)
             if place.left:
                 whose = [at.workflow for at in (place.stands, stands) if at and at.workflow]
-                result = self.own.written(cache, number, place.left, whose[0] or "")
-                number, after = result.rows, result.after
-                entries += result.entries()
+                asked.append(self.own.written(cache, number, place.left, whose[0] or ""))
+                number = asked[-1].rows
             if place.stands and place.pending:
                 break
         else:
@@ -140,10 +139,20 @@ class World:
         mover = Mover()
         if stands:
             mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
-        judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
-        guilty = tuple(violations(judged, self.invariants))
         then = place if place.pending else self._roots.get(place.program, place)
-        return Happened(number, then, tuple(entries), guilty)
+        return Happened(number, then, *self._judged(before, tuple(asked), mover))
+
+    def _judged(
+        self, before: int, asked: tuple[StatementResult, ...], mover: Mover
+    ) -> tuple[tuple[DictRow, ...], tuple[tuple[Invariant, Guilty], ...]]:
+        """The entries of these statements, and the invariants that fell. Workers that stand at many places may do the same."""
+        key = before, tuple(map(id, asked)), mover  # which the cache keeps
+        if key not in self._judgments:
+            entries = tuple(entry for one in asked for entry in one.entries())
+            rows = self.cache.rows(before)
+            after = replace(asked[-1].after if asked else rows, attempts=(), history=entries)
+            self._judgments[key] = entries, tuple(violations(Transition(rows, after, mover), self.invariants))
+        return self._judgments[key]
 
     def _answered(self, number: int, pending: PendingStatement) -> StatementResult:
         if not pending.asked:

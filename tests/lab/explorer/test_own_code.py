@@ -344,7 +344,7 @@ def one_effect_per_action(before: Rows, after: Rows) -> None:
         ([5], "5 is no invariant: it is a value of type int. Give a function of the rows before and after, such as"),
         ([Rows], "is no invariant: it is a class"),
         ([wants_three], "is no invariant: missing a required argument: 'more'"),
-        ([one_effect_per_action], "Two invariants are called 'one effect per action'. Nothing was explored"),
+        ([one_effect_per_action], "Two invariants are called 'one effect per action'; give each its own name."),
         ("ab", "invariants= takes a list of functions, not 'ab'"),
         (no_charge_without_order, "invariants= takes a list of functions"),
         ([lambda before, after: 1 / 0], "your invariant '<lambda>' raised ZeroDivisionError: division by zero (in <lambda>"),

@@ -14,7 +14,7 @@ from tests.support.verdicts import VERDICTS, Verdict, table
 def holds(verdict: Verdict, engine: Engine) -> None:
     found = verdict.explored(engine)
     assert found.verdict == verdict.kind, str(found)
-    if verdict.kind == "redundant":
+    if verdict.kind == "holds":
         assert found.ok and found.schedules
     else:
         told = [one for one in found.findings if one.kind == verdict.kind]
