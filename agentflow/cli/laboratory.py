@@ -176,6 +176,9 @@ def explore(
     crashes: Annotated[int, typer.Option(help="How many workers may be killed.", min=0, max=9)] = 2,
     expiries: Annotated[int, typer.Option(help="How many leases may end.", min=0, max=9)] = 2,
     lost_replies: Annotated[int, typer.Option(help="How many replies of the tool may be lost.", min=0, max=9)] = 1,
+    lost_commits: Annotated[
+        int, typer.Option(help="How many of PostgreSQL's answers may be lost after the commit.", min=0, max=9)
+    ] = 0,
     workflow: Annotated[
         str, typer.Option("--workflow", metavar="NAME", help="Which workflow is run.")
     ] = DEFAULT_WORKFLOW,
@@ -214,7 +217,8 @@ def explore(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
     found = run(
         without=without or (), workflow=workflow, workflows=requests, crashes=crashes, expiries=expiries,
-        lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress, schema=schema,
+        lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
+        progress=progress, schema=schema,
         expect=expect, reduce=not whole,
     )  # fmt: skip
     if svg and found.findings:

@@ -30,11 +30,11 @@ from ..schedule.grammar import LANES, Move, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import REQUESTS, events_of, inputs_for
 from .answer_cache import AnswerCache
-from .exchange import Exchange
+from .exchange import DEAD, Exchange
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
 from .replayed_worker import WrongCode, noting_steps
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Fall, Graph, Rules
+from .search import Bounds, Fall, Graph, Rules
 from .trace import walked
 from .transitions import EndedAs, World
 
@@ -55,7 +55,7 @@ class ExplorerError(AgentFlowError):
 def explore(
     engine: Engine | type[Engine] | None = None, *, without: Iterable[str] = (), workflow: str = "support_agent",
     workflows: int = 1, workers: int = 2, crashes: int = 2, expiries: int = 2, lost_replies: int = 1, renewals: int = 0,
-    forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
+    forgettings: int = 0, payloads: int = 1, lost_commits: int = 0, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
     schema: str | None = None, expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
@@ -80,7 +80,7 @@ def explore(
     near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
     setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
-    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
+    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads, lost_commits)
     plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1)
     with (
         own_schema(near.address, schema or new_name("explore")) as database,

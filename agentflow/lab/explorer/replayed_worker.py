@@ -28,7 +28,7 @@ from psycopg.rows import DictRow
 
 from ...database import Run
 from ...engine import Engine
-from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, StatementRefused
+from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, OutcomeUnknown, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
 from ...statements import ALL_STATEMENTS, GUARDED, ONLY_READ
@@ -52,6 +52,14 @@ _READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_at
 
 class Stopped(CrashInjected):
     """The next statement has no recorded answer: the worker stands here."""
+
+
+class _AtOnce(threading.Event):
+    """Nobody waits before a lost answer is asked for again: it is played, and again each time the run is played."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Returns at once."""
+        return self.is_set()
 
 
 class WrongCode(AgentFlowError):
@@ -96,6 +104,16 @@ class Place:
             "then": {},
         }
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it waits for an answer to what it has asked before, without hearing the answer."""
+        return bool(self.answers) and isinstance(self.answers[-1][0], OutcomeUnknown)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether any answer was lost, so that it may have looked whether a refused row tells of a commit of its own."""
+        return any(isinstance(answer, OutcomeUnknown) for answer, _ in self.answers)
+
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
         return f"{self.program}{f', before {self.stands.name},' if self.stands else ''} went wrong: "
@@ -110,6 +128,7 @@ class Player:
         self.engine: Engine = engine.with_hook(self._hook)
         self._known, self._refuses_alike = _known(engine), is_known(engine)
         self.engine.database = engine.database.with_door(self._door)
+        self.engine.database.give_up = _AtOnce()
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
         self.engine.tool = world if engine.tool is engine.world else engine.tool
@@ -140,7 +159,7 @@ class Player:
         assert place.pending
         if self._refuses_alike and place.pending.name in GUARDED and isinstance(answer, list) and answer:
             by_its_row = answer[0]["outcome"] == "refused" and answer[0]["guards"] not in ([], ["intent"])
-            key = "refused" if by_its_row else key
+            key = "refused" if by_its_row and not place.doubts else key
         found = place.then.get((key, lost))
         if found is None:
             if len(place.answers) == MOST_STATEMENTS:

@@ -22,6 +22,7 @@ from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
+from ..schedule.lane_worker import lost_answer
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
@@ -95,8 +96,8 @@ class World:
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
         """The worker's next transaction, up to where it stands before the one after.
 
-        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline;
-        ValueError for a move that a finished exploration has not seen.
+        `lost` is "request" or "reply", if that half of a call of the tool is, or "answer", if PostgreSQL's is. Raises
+        WrongCode; OutOfTime after the deadline; ValueError for a move that a finished exploration has not seen.
         """
         key = rows, place.number, lost
         found = self._happened.get(key)
@@ -112,7 +113,7 @@ class World:
         return found
 
     def _go(self, number: int, place: Place, lost: str) -> Happened:
-        cache, stands, asked, before = self.cache, place.stands, list[StatementResult](), number
+        stood, stands, asked, before = place, place.stands, list[StatementResult](), number
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
@@ -120,17 +121,21 @@ class World:
             if lost == "request" and pending.name == "tool":  # the world never hears of it
                 place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
             else:
-                result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
-                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
+                result = self.cache.ask(number, pending.name, pending.text, pending.params, pending.question)
                 number = result.rows
                 asked.append(result)
+                if lost == "answer" and not isinstance(result.answer, Exception):
+                    place = self.player.after(place, lost_answer(pending.name), lost)
+                    break  # it stands before the same statement again
+                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
             if place.stands and place.pending:
                 break
         else:
             raise WrongCode(f"more than {MOST_STEPS} statements without reaching a transaction.")
         mover = Mover()
         if stands:
-            mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
+            who = stands.worker, stands.token, stands.workflow, stands.transaction
+            mover = Mover(*who, place.ended, stood.in_doubt)
         then = place if place.pending else self._roots.get(place.program, place)
         return Happened(number, then, *self._judged(before, tuple(asked), mover))
 
