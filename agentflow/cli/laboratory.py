@@ -185,6 +185,9 @@ def explore(
     crashes: Annotated[int, typer.Option(help="How many workers may be killed.", min=0, max=9)] = 2,
     expiries: Annotated[int, typer.Option(help="How many leases may end.", min=0, max=9)] = 2,
     lost_replies: Annotated[int, typer.Option(help="How many replies of the tool may be lost.", min=0, max=9)] = 1,
+    lost_commits: Annotated[
+        int, typer.Option(help="How many of PostgreSQL's answers may be lost after the commit.", min=0, max=9)
+    ] = 0,
     workflow: WorkflowOrNone = None,
     given: Input = None,
     requests: RequestsOrNone = None,
@@ -240,8 +243,8 @@ def explore(
     found = run(
         Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
         workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=workflows, crashes=crashes,
-        expiries=expiries, lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress,
-        schema=schema, expect=expect, reduce=not whole,
+        expiries=expiries, lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
+        progress=progress, schema=schema, expect=expect, reduce=not whole,
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

@@ -61,8 +61,9 @@ def explore(
     workflow: str | Workflow = "support_agent", inputs: Sequence[Any] | None = None, tool: Tool | None = None,
     invariants: Sequence[OwnCheck] = (), workflows: int | None = None, workers: int = 2, crashes: int = 2,
     expiries: int = 2, lost_replies: int = 1, renewals: int = 0, forgettings: int = 0, payloads: int = 1,
-    model: Literal["steady", "varying"] = "steady", names: Literal["unique", "shared"] = "unique",
-    retry: Literal["call_again", "look_up"] = "call_again", moves: int | None = None, time_limit: float = 600.0,
+    lost_commits: int = 0, model: Literal["steady", "varying"] = "steady",
+    names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
+    moves: int | None = None, time_limit: float = 600.0,
     stop_at: StopAt = "harm", progress: bool | None = None, schema: str | None = None,
     expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
 ) -> Exploration:  # fmt: skip
@@ -100,7 +101,7 @@ def explore(
         workflow = name
     many = (len(inputs) if isinstance(inputs, list | tuple) else 1) if workflows is None else workflows
     setting = Setting(workflow, tuple(sorted({*guards, *without})), many, model, names, retry)
-    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
+    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads, lost_commits)
     try:
         checks = own_invariants(invariants)
     except WrongCode as wrong:

@@ -30,7 +30,7 @@ from psycopg.rows import DictRow
 
 from ...database import Run
 from ...engine import Engine
-from ...errors import CrashInjected, DatabaseAway, LostLease, StatementRefused
+from ...errors import CrashInjected, DatabaseAway, LostLease, OutcomeUnknown, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
 from ...statements import ALL_STATEMENTS, GUARDED, ONLY_READ
@@ -55,6 +55,14 @@ _READS_HISTORY = re.compile(r'\b(FROM|JOIN|UPDATE)\s+"?\w+"?\."?(history|tool_at
 
 class Stopped(CrashInjected):
     """The next statement has no recorded answer: the worker stands here."""
+
+
+class _AtOnce(threading.Event):
+    """Nobody waits before a lost answer is asked for again: it is played, and again each time the run is played."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Returns at once."""
+        return self.is_set()
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,16 @@ class Place:
         """Whether it stands before the same statement, and has done nothing beside it either."""
         return (self.pending, self.stands, self.ended, self.left) == (other.pending, other.stands, other.ended, None)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it waits for an answer to what it has asked before, without hearing the answer."""
+        return bool(self.answers) and isinstance(self.answers[-1][0], OutcomeUnknown)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether any answer was lost, so that it may have looked whether a refused row tells of a commit of its own."""
+        return any(isinstance(answer, OutcomeUnknown) for answer, *_ in self.answers)
+
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
         return f"{self.program}{f', before {self.stands.name},' if self.stands else ''} went wrong: "
@@ -121,6 +139,7 @@ class Player:
         self.engine: Engine = engine.with_hook(self._hook)
         self._known, self._refuses_alike = _known(engine), is_known(engine)
         self.engine.database = engine.database.with_door(self._door)
+        self.engine.database.give_up = _AtOnce()
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
         self.engine.world = world
@@ -163,7 +182,7 @@ class Player:
         assert place.pending
         if self._refuses_alike and place.pending.name in GUARDED and isinstance(answer, list) and answer:
             by_its_row = answer[0]["outcome"] == "refused" and answer[0]["guards"] not in ([], ["intent"])
-            key = "refused" if by_its_row else key
+            key = "refused" if by_its_row and not place.doubts else key
         found = place.then.get((key, lost, states))
         if found is None:
             if len(place.answers) == MOST_STATEMENTS:

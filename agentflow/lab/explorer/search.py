@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 
-from ..history.faults import FAULTS, FaultKind
+from ..broken.catalogue import BROKEN
+from ..history.faults import FAULTS, FaultKind, can_lose
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
 from .exchange import DEAD, Exchange
@@ -25,6 +26,10 @@ from .transitions import ENDS, Happened, World
 
 _KILL, _EXPIRE, _FORGET = FAULTS["kill"], FAULTS["expire"], FAULTS["forget"]
 _LOSING = [kind for kind in FAULTS.values() if kind.loses]
+_ASKS = {
+    "claim",
+    *(broken.name for one in BROKEN.values() for broken in one.adds),
+}  # and changes nothing if nothing is found
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Bounds:
     renewals: int = 0
     forgettings: int = 0
     payloads: int = 1
+    lost_commits: int = 0
 
     def __str__(self) -> str:
         always, bounds = ("crashes", "expiries", "lost_replies"), asdict(self).items()
@@ -55,6 +61,7 @@ class ExplorerState(NamedTuple):
     renewals: int = 0
     forgettings: int = 0
     delivered: int = 0
+    lost_commits: int = 0
 
 
 Successor = tuple[Move, ExplorerState, Happened | None]
@@ -89,12 +96,13 @@ class Rules:
             if happened.rows != state.rows or happened.place.number != place.number:
                 after = _at(happened.place.number, state, index, happened.rows)
                 yield _move("go", self.lanes[index]), after, happened
-        calling = [(index, place) for index, place in alive if place.stands and place.stands.transaction == "tool"]
-        for kind in _LOSING if calling else ():
+        for kind in _LOSING:
             spent = self._spent(state, kind)
-            for index, place in calling:
-                if spent:
+            for index, place in alive if spent else ():
+                if spent and place.stands and can_lose(kind, place.stands.transaction):
                     happened = self.world.go(state.rows, place, kind.loses)
+                    if happened.rows == state.rows and place.stands.transaction in _ASKS:
+                        continue  # that nothing was found, nobody needs to hear
                     after = _at(happened.place.number, spent, index, happened.rows)
                     yield _move(kind.name, self.lanes[index]), after, happened
 

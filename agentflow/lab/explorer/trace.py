@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ...model import Boundary
 from ...statements import TRANSACTIONS
 from ..history.faults import fault
 from ..history.words import brief
@@ -55,8 +56,10 @@ class Walk:
         stood, before = self._place(move.lane), self.rules.world.cache.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
-        if stood and stood.stands and stood.stands.workflow and (kind.worker or kind.loses):
-            self._fault(move, stood)
+        at = stood.stands if stood else None
+        whose = at and (at.workflow or (happened.entries[0]["workflow_id"] if happened and happened.entries else None))
+        if at and whose and ((at.workflow and kind.worker) or kind.loses):
+            self._fault(move, at, whose)
         if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
                 self._write(bare_entry(workflow_id, kind.event, "fault"))
@@ -68,12 +71,10 @@ class Walk:
         number = self.state.lanes[self.rules.lanes.index(lane)] if lane else DEAD
         return None if number == DEAD else self.rules.world.player.places[number]
 
-    def _fault(self, move: Move, stood: Place) -> None:
-        at = stood.stands
-        assert at and at.workflow
+    def _fault(self, move: Move, at: Boundary, workflow_id: str) -> None:
         kind, who = fault(move.verb), {"worker": self._identity(move.lane), "fence_token": at.token}
-        subject = at.subject if kind.loses else at.place
-        self._write(bare_entry(at.workflow, kind.event, "fault", subject=subject, **who))
+        subject = {"": at.place, "answer": at.name}.get(kind.loses, at.subject)
+        self._write(bare_entry(workflow_id, kind.event, "fault", subject=subject, **who))
 
     def _identity(self, lane: str) -> str:
         shared = self.rules.world.setting.names == "shared"

@@ -22,6 +22,7 @@ from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
+from ..schedule.lane_worker import lost_answer
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
@@ -98,8 +99,8 @@ class World:
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
         """The worker's next transaction, up to where it stands before the one after.
 
-        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline;
-        ValueError for a move that a finished exploration has not seen.
+        `lost` is "request" or "reply", if that half of a call of the tool is, or "answer", if PostgreSQL's is. Raises
+        WrongCode; OutOfTime after the deadline; ValueError for a move that a finished exploration has not seen.
         """
         key = rows, place.number, lost
         found = self._happened.get(key)
@@ -115,22 +116,26 @@ class World:
         return found
 
     def _go(self, number: int, place: Place, lost: str) -> Happened:
-        cache, stands, asked, before = self.cache, place.stands, list[StatementResult](), number
+        stood, stands, asked, before = place, place.stands, list[StatementResult](), number
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
                 break
             if lost == "request" and pending.name == "tool":  # the world never hears of it
                 silence = no_answer(str(stands and stands.subject), lost)
-                place, lost = self.player.after(place, silence, lost, False, states_of(cache.rows(number))), ""
+                place, lost = self.player.after(place, silence, lost, False, states_of(self.cache.rows(number))), ""
             else:
                 result = self._answered(number, pending)
-                number, no_reply = result.rows, lost == "reply" and pending.name == "tool"
-                place = self.player.after(place, result.answer, result.key, no_reply, states_of(result.after))
+                number, states = result.rows, states_of(result.after)
                 asked.append(result)
+                if lost == "answer" and not isinstance(result.answer, Exception):
+                    place = self.player.after(place, lost_answer(pending.name), lost, False, states)
+                    break  # it stands before the same statement again
+                no_reply = lost == "reply" and pending.name == "tool"
+                place = self.player.after(place, result.answer, result.key, no_reply, states)
             if place.left:
-                whose = [at.workflow for at in (place.stands, stands) if at and at.workflow]
-                asked.append(self.own.written(cache, number, place.left, whose[0] or ""))
+                whose = (at.workflow for at in (place.stands, stands) if at and at.workflow)
+                asked.append(self.own.written(self.cache, number, place.left, next(whose, "")))
                 number = asked[-1].rows
             if place.stands and place.pending:
                 break
@@ -138,7 +143,8 @@ class World:
             raise WrongCode(f"more than {MOST_STEPS} statements without reaching a transaction.")
         mover = Mover()
         if stands:
-            mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
+            who = stands.worker, stands.token, stands.workflow, stands.transaction
+            mover = Mover(*who, place.ended, stood.in_doubt)
         then = place if place.pending else self._roots.get(place.program, place)
         return Happened(number, then, *self._judged(before, tuple(asked), mover))
 

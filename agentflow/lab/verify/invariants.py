@@ -25,7 +25,8 @@ InvariantKind = Literal["harm", "authority"]
 class Mover:
     """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
 
-    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it.
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it. `in_doubt`: it has
+    asked for this transaction before, and has not heard the answer.
     """
 
     worker: str | None = None
@@ -33,6 +34,7 @@ class Mover:
     workflow: str | None = None
     transaction: str = ""
     ended: str | None = None
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,14 @@ def one_completion(transition: Transition) -> Iterator[Guilty]:
     """A second complete that is committed, and a worker that reports what it did not do."""
     completed = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_completed"}
     for before, after in transition.pairs():
-        here = after["id"] == transition.mover.workflow or transition.mover.workflow is None
+        mover = transition.mover
+        here = after["id"] == mover.workflow or mover.workflow is None
+        mine = mover.in_doubt and after["status"] == "completed" and after["fence_token"] == mover.token
         if before["status"] == "completed" and after["id"] in completed:
             yield Guilty("workflows", after["id"], "was completed a second time")
         elif before["status"] == "completed" and before["result"] != after["result"]:
             yield Guilty("workflows", after["id"], f"result was {before['result']} and is {after['result']}")
-        elif transition.mover.ended == "completed" and here and after["id"] not in completed:
+        elif mover.ended == "completed" and here and after["id"] not in completed and not mine:
             reason = f"is {after['status']}, and a worker reports that it completed it now"
             yield Guilty("workflows", after["id"], reason)
 

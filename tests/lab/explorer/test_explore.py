@@ -29,10 +29,11 @@ import pytest
 from agentflow import Database, Engine
 from agentflow.lab.broken.catalogue import engine_class
 from agentflow.lab.explorer.answer_cache import AnswerCache, comparable
+from agentflow.lab.explorer.exchange import DEAD
 from agentflow.lab.explorer.explore import ExplorerError, explore
 from agentflow.lab.explorer.own_process import SearchProgress
 from agentflow.lab.explorer.report import Exploration
-from agentflow.lab.explorer.search import DEAD, ExplorerState, Rules
+from agentflow.lab.explorer.search import ExplorerState, Rules
 from agentflow.lab.explorer.trace import walked
 from agentflow.lab.history.canonical import agreed, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
