@@ -379,7 +379,7 @@ def _held(rows: Rows, key: str | None) -> Mapping[str, Any] | None:
 def _check_that_it_was_asked(one: OwnTool, new: list[Effect], call: ToolCall) -> None:
     """Raises WrongCode for an effect under another key than the call's: nobody could say whose it is."""
     for key, action, workflow_id in new:
-        if (key, action, workflow_id) != (call.idempotency_key, call.action, call.workflow_id):
+        if key not in (None, call.idempotency_key) or (action, workflow_id) != (call.action, call.workflow_id):
             raise WrongCode(
                 f"{one.name}.effects() tells of {action!r} for workflow {workflow_id!r} under key {key!r}, but it was called "
                 f"with {call.action!r} for {call.workflow_id!r} under key {call.idempotency_key!r}. Let it tell these three"
