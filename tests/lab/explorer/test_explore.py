@@ -241,8 +241,9 @@ def disagreeing(found: Exploration, lab: Engine, schedules: list[Schedule], lane
             real = {one: lab.history(one) for one in stepper.workflows}
             there = canonical_text(as_explored(after, stepper, walk.state, rules), cache.keep_crashes)
             told = [LABEL.sub("somebody", text) for text in (there, cache.text(walk.state.rows))]
-            at = moved.passed
-            mover = Mover(at.worker, at.token, at.workflow, at.transaction, moved.ended) if at else Mover()
+            at, own = moved.passed, [move.verb for move in schedule.moves if move.lane == schedule.moves[-1].lane]
+            who = (at.worker, at.token, at.workflow, at.transaction) if at else ()
+            mover = Mover(*who, ended=moved.ended, in_doubt=own[-2:-1] == ["lose_answer"])
             fell = [one.name for one, _ in violations(Transition(before, after, mover)) if one.kind == "harm"]
             if (
                 any(seen(mine[one]) != seen(real[one]) for one in mine)
