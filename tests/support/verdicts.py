@@ -196,6 +196,28 @@ VERDICTS: tuple[Verdict, ...] = (
 lost reply."""
 
 
+RACES = (
+    ("fence_read_first", "claimed", "expire", "checkpoint"),
+    ("fence_read_first", "claimed", "cancel", "complete"),
+    ("claim_reads_first", "ready", "claim", "claim"),
+    ("claim_without_lock", "ready", "claim", "claim"),
+    ("wait_reads_first", "claimed", "deliver", "wait"),
+    ("wait_reads_snapshot", "claimed", "deliver", "wait"),
+    ("checkpoint_count", "in the gap", "acknowledge", "acknowledge"),
+)
+"""Broken engines that the pair matrix finds: in which situation, and which two transactions; a test tries each again."""
+
+WAITS = "skip_locked"
+"""The broken engine that the pair matrix sees wait where nobody may; it does no other harm."""
+
+
+def best(name: str) -> Verdict:
+    """The gravest verdict on this broken engine alone, under the fewest assumptions."""
+    kinds = ("harm", "authority", "holds")
+    alone = [one for one in VERDICTS if one.without == (name,)]
+    return min(alone, key=lambda one: (kinds.index(one.kind), len(one.options)))
+
+
 def table(kind: VerdictKind | None = None) -> Table:
     """The verdicts (all, or those of one kind) as a table: guards left out, assumption, what came of it, and why."""
     rows = [
