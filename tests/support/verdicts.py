@@ -85,6 +85,7 @@ VERDICTS: tuple[Verdict, ...] = (
     _holds(because="an event is seen in the locked row, before, during or after", workflow="approval_agent"),
     _holds(because="the first payload stays", workflow="approval_agent", payloads=2, **SMALL),
     _holds(because="an unexpired lease is prolonged, a lost one never revived", renewals=1, long=True),
+    _holds(because="what is asked again is recognised in the locked row", lost_commits=1, long=True),
     _holds(because="each workflow's row is guarded by itself", workflows=2, crashes=1, expiries=1, lost_replies=0, long=True),
     # One guard less.
     _harm("idempotency_key", because="the tool cannot know that it was asked before", fell=_EFFECT, moves="A*5 expire B*2"),
@@ -118,6 +119,10 @@ VERDICTS: tuple[Verdict, ...] = (
     _holds("lease_owner", because="the token tells holders apart, whatever the model says", **VARYING, **SMALL),
     _holds("checkpoint_count", because="only the holder writes, whatever the model says", **VARYING, **SMALL),
     _holds("intent", because="its arguments come from a checkpoint, whatever the model says", **VARYING, **SMALL),
+    _harm(
+        "checkpoint_count", because="what was committed unheard is committed again", fell=_STUCK, moves="A A? A*2",
+        lost_commits=1,
+    ),
     # Two guards less, where one less does nothing.
     _authority("fence_token", "lease_owner", because=_COUNTED, moves="A expire B A", long=True),
     _authority("fence_token", "lease_owner", because=_COUNTED, moves="A expire B A", **SHARED),
@@ -189,6 +194,28 @@ VERDICTS: tuple[Verdict, ...] = (
 )  # fmt: skip
 """Every set of guards that was explored, by default within explore()'s bounds: two workers, two crashes, two expiries, one
 lost reply."""
+
+
+RACES = (
+    ("fence_read_first", "claimed", "expire", "checkpoint"),
+    ("fence_read_first", "claimed", "cancel", "complete"),
+    ("claim_reads_first", "ready", "claim", "claim"),
+    ("claim_without_lock", "ready", "claim", "claim"),
+    ("wait_reads_first", "claimed", "deliver", "wait"),
+    ("wait_reads_snapshot", "claimed", "deliver", "wait"),
+    ("checkpoint_count", "in the gap", "acknowledge", "acknowledge"),
+)
+"""Broken engines that the pair matrix finds: in which situation, and which two transactions; a test tries each again."""
+
+WAITS = "skip_locked"
+"""The broken engine that the pair matrix sees wait where nobody may; it does no other harm."""
+
+
+def best(name: str) -> Verdict:
+    """The gravest verdict on this broken engine alone, under the fewest assumptions."""
+    kinds = ("harm", "authority", "holds")
+    alone = [one for one in VERDICTS if one.without == (name,)]
+    return min(alone, key=lambda one: (kinds.index(one.kind), len(one.options)))
 
 
 def table(kind: VerdictKind | None = None) -> Table:

@@ -24,6 +24,7 @@ from .exchange import DEAD
 from .replayed_worker import Place
 from .report import Finding
 from .search import Fall, Graph, Rules
+from .transitions import Happened
 
 _ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
 MOST_MOVES = 10  # of what comes after a finding
@@ -33,11 +34,13 @@ _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 class Walk:
     """A schedule walked move by move: the state it has come to, and the history so far.
 
-    Entries are a second apart, and identities are `A.1`, `A.2`, ... in the order of their starts.
+    Entries are a second apart, and identities are `A.1`, `A.2`, ... in the order of their starts. `happened` is what the last
+    move did.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.state, self.history = rules, rules.first, list[dict[str, Any]]()
+        self.happened: Happened | None = None
         self._starts = dict.fromkeys(rules.lanes, 1)
         self._holder: dict[str, str] = {}
         self._crashes = Counter[str]()
@@ -52,6 +55,7 @@ class Walk:
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
+        self.happened = happened
         kind = fault(move.verb)
         stood, before = self._place(move.lane), self.rules.world.cache.rows(self.state.rows)
         for entry in happened.entries if happened else ():

@@ -69,7 +69,7 @@ _KINDS = (
     FaultKind(
         name="lose_answer", token="{lane}?", does="A's transaction is committed, and PostgreSQL's answer is lost",
         event="answer_lost", sentence="PostgreSQL's answer to {who}'s {subject} is lost; {who} cannot know what came of it",
-        turn="PostgreSQL's answer to {who} is lost", label="lose answer", strikes="worker", mark="dot",
+        turn="PostgreSQL's answer to {who} is lost", label="unheard", strikes="worker", mark="dot",
         loses="answer", bound="lost_commits",
     ),
     FaultKind(
