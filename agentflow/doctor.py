@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,10 +15,12 @@ from .database import Database
 from .driver_errors import MAKE_ROOM, is_full
 from .engine import is_embedded
 from .errors import AgentFlowError, SchemaMissing, ServerError
-from .evidence import unsettled
+from .evidence import ask, unsettled
 from .migrations import LOST, is_laboratory, standing
+from .model import Tool
 from .statements import command
 from .stuck import look_for_stuck
+from .tools import own_name
 
 PATIENCE = 2.0  # seconds, for a server that is just starting
 OLDEST = 150000  # server_version_num of PostgreSQL 15
@@ -54,14 +56,14 @@ class Diagnosis:
     mend: str = ""
 
 
-def examine(schema: str) -> Iterator[Diagnosis]:
-    """Yields every finding, causes before their consequences."""
+def examine(schema: str, tools: Iterable[Tool] = ()) -> Iterator[Diagnosis]:
+    """Yields every finding, causes before their consequences. The `tools` are one's own, and are asked for their effects()."""
     yield _python()
     yield _packages()
     database = yield from _where(schema)
     if database:
         try:
-            yield from _answering(database)
+            yield from _answering(database, tools)
         except AgentFlowError as error:
             says = str(error).partition(" Nothing was")[0]
             mend = MAKE_ROOM if is_full(error.__cause__) else "start that server, or fix DATABASE_URL."
@@ -129,7 +131,7 @@ def _where(schema: str) -> Generator[Diagnosis, None, Database | None]:
     return None
 
 
-def _answering(database: Database) -> Iterator[Diagnosis]:
+def _answering(database: Database, tools: Iterable[Tool]) -> Iterator[Diagnosis]:
     found = database.patiently(database.check)
     ok = found["version_number"] >= OLDEST and found["encoding"] == "UTF8" and not found["read_only"]
     says = f"PostgreSQL {found['version']} answers, {found['encoding']}{', read-only' if found['read_only'] else ''}."
@@ -145,10 +147,10 @@ def _answering(database: Database) -> Iterator[Diagnosis]:
             "In a new one it owns its database, and no more (`agentflow stop`, and set AGENTFLOW_HOME to a new folder)."
         )
         yield Diagnosis("role", True, f"{says} {better}")
-    yield from _schema(database)
+    yield from _schema(database, tools)
 
 
-def _schema(database: Database) -> Iterator[Diagnosis]:
+def _schema(database: Database, tools: Iterable[Tool]) -> Iterator[Diagnosis]:
     try:
         how = standing(database)
     except SchemaMissing as refused:
@@ -176,6 +178,19 @@ def _schema(database: Database) -> Iterator[Diagnosis]:
         for one in unsettled(database):
             yield Diagnosis("workflows", False, one["says"], one["mend"])
         yield from _queue(database)
+        for tool in tools:
+            yield _tool(database, tool)
+
+
+def _tool(database: Database, tool: Tool) -> Diagnosis:
+    """What a tool of one's own tells."""
+    told, name = ask(database, [tool]), own_name(tool, database.schema)
+    wrong = [*told.problems, *told.strange]
+    if not told.asked:
+        wrong.append(f"{name} has no effects(), so what it does is not observed")
+    says = f"{name} tells of {len(told.effects)} business effects."
+    mend = "Let it offer effects(), which lists (idempotency key, action, workflow id, times called)."
+    return Diagnosis("tool", not wrong, f"{wrong[0]}." if wrong else says, mend)
 
 
 def _queue(database: Database) -> Iterator[Diagnosis]:

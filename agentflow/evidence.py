@@ -58,7 +58,7 @@ ORDER BY tries DESC, 1, 2""",
 class Told:
     """What tools of one's own tell in `effects()`: rows as the ledger has them, the tools' names, and what is wrong.
 
-    `strange` are sentences for effects of no workflow here, which a provider that others use too may well have.
+    `strange` is a sentence for its effects of no workflow here, which a provider that others use too may well have.
     """
 
     effects: list[dict[str, Any]] = field(default_factory=list)
@@ -140,10 +140,12 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         told.effects.extend(found)
     told.asked[:] = sorted({*told.asked} - silent)
     if told.effects:
-        unknown = set()
-        for row in database.run(_TOLD, {"p_told": json.dumps(told.effects)}):
-            (told.strange if row["unknown"] else told.problems).append(_wrong(row))
-            unknown |= {row["workflow_id"]} if row["unknown"] else set()
+        rows = database.run(_TOLD, {"p_told": json.dumps(told.effects)})
+        told.problems.extend(_wrong(row) for row in rows if not row["unknown"])
+        strange = [row for row in rows if row["unknown"]]
+        more = f", and {len(strange) - 1} more are not" if len(strange) > 1 else ""
+        told.strange.extend(f"{_wrong(row)}{more}" for row in strange[:1])
+        unknown = {row["workflow_id"] for row in strange}
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
 

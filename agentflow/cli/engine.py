@@ -24,10 +24,10 @@ from .options import (
     COMMAND_PATIENCE,
     Column,
     Json,
+    OwnTool,
     Requests,
     Schema,
     ShowProgress,
-    Tool,
     Tools,
     Workflows,
     answer,
@@ -77,7 +77,7 @@ def api(
         list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A name it answers to as well; repeatable.")
     ] = None,
     workflow: Workflows = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     as_json: Json = False,
 ) -> None:
     """Serve the API on 127.0.0.1, documented at /docs."""
@@ -114,7 +114,7 @@ def worker(
         float, typer.Option(help="How often an idle worker asks the database, in seconds.", min=0.05, max=3600)
     ] = 1.0,
     workflow: Workflows = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
 ) -> None:
     """Run workflows until SIGTERM; log one JSON object per line."""
     from ..engine import Engine, find_database
@@ -137,12 +137,13 @@ def worker(
 
 
 @app.command()
-def doctor(schema: Schema = DEFAULT_SCHEMA, as_json: Json = False) -> None:
+def doctor(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = False) -> None:
     """Report what is installed and used, and how to fix problems."""
     from ..doctor import examine
+    from . import launch
 
     findings = []
-    for finding in examine(schema):
+    for finding in examine(schema, launch.own_tools(tool)):
         findings.append(finding)
         if not as_json:
             typer.echo(f"ok     {finding.says}" if finding.ok else f"WRONG  {finding.says} {finding.mend}")

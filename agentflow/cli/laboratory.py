@@ -10,17 +10,15 @@ import typer
 
 from ..agents import DEFAULT_WORKFLOW
 from ..errors import BadCapsule, BadName
-from ..requests import read_requests
 from .options import (
     COMMAND_PATIENCE,
     Column,
     Guards,
     Input,
     Json,
-    Requests,
+    OwnTool,
     RequestsOrNone,
     ShowProgress,
-    Tool,
     WorkflowOrNone,
     answer,
     app,
@@ -31,8 +29,11 @@ from .options import (
 
 @app.command()
 def soak(
-    requests: Requests,
+    requests: RequestsOrNone = None,
     column: Column = None,
+    given: Input = None,
+    workflow: WorkflowOrNone = None,
+    tool: OwnTool = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
@@ -48,14 +49,16 @@ def soak(
     """Run requests on worker processes, kill workers, report."""
     from ..engine import find_database
     from ..lab.crashes.soak import soak as run
+    from . import launch
 
     if kills and random_kills:
         raise BadName("--kills and --random-kills cannot be combined; choose one of them.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is cleaned up after Ctrl-C is cleaned up then too
-    planned = (0 if random_kills else 50) if kills is None else kills
-    where = find_database("soak").address
+    planned, own = (0 if random_kills else 50) if kills is None else kills, launch.Own(workflow, tool)
+    if (inputs := own.inputs(given, requests, column)) is None:
+        raise typer.BadParameter("Give the file of requests, or one with --input.", param_hint="--requests")
     report = run(
-        where, read_requests(requests, column), schema=schema, workers=workers, kills=planned,
+        find_database("soak").address, inputs, **own.options, schema=schema, workers=workers, kills=planned,
         random_kills=random_kills, seed=seed, keep=keep, progress=progress,
     )  # fmt: skip
     if as_json:
@@ -84,7 +87,7 @@ def play(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     without: Guards = None,
     lanes: Annotated[
         Literal["thread", "process"], typer.Option("--lanes", help="Threads, or processes that are really killed.")
@@ -157,6 +160,11 @@ def atlas(
         str | None,
         typer.Option("--schema", metavar="NAME", help="How its schemas' names begin; they are dropped afterwards."),
     ] = None,
+    workflow: WorkflowOrNone = None,
+    given: Input = None,
+    requests: RequestsOrNone = None,
+    column: Column = None,
+    tool: OwnTool = None,
     progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
@@ -166,10 +174,13 @@ def atlas(
     """
     from ..engine import find_database
     from ..lab.crashes.atlas import atlas as run
+    from . import launch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    own = launch.Own(workflow, tool)
+    inputs = own.some_inputs(given, requests, column)
     where = find_database("atlas", patience=COMMAND_PATIENCE).address
-    found = run(where, schema=schema, progress=progress)
+    found = run(where, **own.options, inputs=inputs, schema=schema, progress=progress)
     if svg:
         found.picture().save(svg)
     how = f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s."
@@ -192,7 +203,7 @@ def explore(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: Tool = None,
+    tool: OwnTool = None,
     invariant: Annotated[
         list[str] | None,
         typer.Option(

@@ -26,7 +26,7 @@ import typer
 from ..agents import DEFAULT_WORKFLOW, TAKE_A_TEXT, WORKFLOWS, why_no_workflow
 from ..database import Database
 from ..engine import is_embedded
-from ..errors import AgentFlowError, BadName, DatabaseAway
+from ..errors import AgentFlowError, BadName, DatabaseAway, UnfaithfulValue
 from ..log import log_event
 from ..migrations import migrate
 from ..model import Tool
@@ -174,7 +174,8 @@ def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
 class Own:
     """What `--workflow` and `--tool` name for the laboratory, whose processes import it by that name. Raises BadName.
 
-    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one.
+    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one;
+    `options` all three for a soak or an atlas.
     """
 
     def __init__(self, workflow: str | None, tool: str | None) -> None:
@@ -182,8 +183,10 @@ class Own:
 
         self.workflows = own_workflows([workflow] if workflow else None)
         self.name = next(iter(self.workflows)) if workflow else None
-        self.tool = own_tool(tool)
-        for one, spelled in ((self.workflows.get(self.name or ""), workflow), (self.tool, tool)):
+        self.is_own = ":" in (workflow or "")
+        self.tool, named = own_tool(tool), self.name or DEFAULT_WORKFLOW
+        self.options: dict[str, Any] = {"workflow": named, "workflows": self.workflows, "tool": self.tool}
+        for one, spelled in ((self.workflows[named], workflow), (self.tool, tool)):
             module, _, attribute = (spelled or "").partition(":")
             if attribute:
                 by_name(one, module, attribute)
@@ -191,21 +194,24 @@ class Own:
     def inputs(self, given: str | None, requests: str | None, column: str | None) -> Iterator[Any] | None:
         """The input of `--input` or those of `--requests`, read as they are needed; None if neither was given.
 
-        Raises BadName, UnfaithfulValue; BadRequestFile.
+        Raises BadName, also for a function of one's own without an input; BadRequestFile.
         """
+        if given is None and requests is None and self.is_own:
+            raise BadName(f"Workflow {self.name!r} needs an input: give --input JSON, or --requests FILE.")
         if given is None:
             texts = (self.name or DEFAULT_WORKFLOW) in TAKE_A_TEXT
             return None if requests is None else read_requests(requests, column, texts=texts)
         if requests is not None:
             raise BadName("--input and --requests cannot be combined; choose one of them.")
         try:
-            value = json.loads(given)
+            to_json(value := json.loads(given), workflow="(new)", step="input")
+        except UnfaithfulValue as error:
+            raise BadName(f"--input {given!r:.80} cannot be stored ({error.path}: {error.reason}).") from error
         except (ValueError, RecursionError) as error:
             raise BadName(
                 f"--input {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
                 "quotes of its own: '\"text\"'."
             ) from error
-        to_json(value, workflow="(new)", step="input")
         return iter([value])
 
     def some_inputs(self, *options: str | None) -> list[Any] | None:

@@ -29,7 +29,7 @@ RequestsOrNone = Annotated[str | None, _REQUESTS]
 Column = Annotated[str | None, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, such as '{\"total\": 300}'.")]
 _NAMED = "NAME|MODULE:ATTRIBUTE"
-Workflow = Annotated[
+WorkflowName = Annotated[
     str,
     typer.Option("--workflow", metavar=_NAMED, help="Which workflow: an example's name, or a function of your own."),
 ]
@@ -40,7 +40,7 @@ Workflows = Annotated[
     list[str] | None,
     typer.Option("--workflow", metavar=_NAMED, help="The only workflow to run (default: the examples); repeatable."),
 ]
-Tool = Annotated[
+OwnTool = Annotated[
     str | None,
     typer.Option("--tool", metavar="MODULE:ATTRIBUTE", help="A tool of your own, instead of the simulated one."),
 ]

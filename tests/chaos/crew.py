@@ -14,6 +14,7 @@ from random import Random
 
 import psutil
 
+from agentflow.agents import WORKFLOWS
 from tests.chaos.keeper import birth
 from tests.support.helpers import eventually
 from tests.support.programs import Program, environment
@@ -121,7 +122,8 @@ class Crew:
         self.counts["started"] += 1
         berth.log, berth.done = self._folder / f"{berth.name}.{self.counts['started']}.log", set()
         arguments = f"worker --schema chaos --name {berth.name} --lease {self._lease:g} --poll 0.2".split()
-        arguments += ["--workflows", "tests.chaos.workflows:WORKFLOWS"]
+        own = [f"tests.chaos.workflows:{name}" for name in ("order", "slow")]
+        arguments += [part for one in (*WORKFLOWS, *own) for part in ("--workflow", one)]
         env = environment(**{**self._env, "DATABASE_URL": berth.url})
         with berth.log.open("w") as log, open(os.devnull) as nothing:
             berth.process = Program(

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentflow.agents import WORKFLOWS as AGENTS
 from agentflow.errors import StepFailed
 from tests.chaos.shop import Shop
 
@@ -57,6 +56,3 @@ def slow(run: Any, request: Mapping[str, Any]) -> Any:
         page = None
     told = run.side_effect("tell", key="tell", arguments={"long": long, "page": page})
     return {"long": long, "page": page, "told": told}
-
-
-WORKFLOWS = {**AGENTS, "order": order, "slow": slow}

@@ -431,16 +431,16 @@ def test_two_workers_of_one_name_are_two_identities(engine: Engine, url: str) ->
 
 def test_a_worker_takes_workflows_of_ones_own_and_leaves_others_alone(engine: Engine, url: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "def double(run, number):\n    return run.step('double', lambda: number * 2)\n\nWORKFLOWS = {'twice': double}\n"
+        "def double(run, number):\n    return run.step('double', lambda: number * 2)\n\ntwice = lambda *given: double(*given)\n"
     )
     engine.create_workflow(21, name="twice", workflow_id="a")
     engine.create_workflow(4, name="double", workflow_id="b")
     engine.create_workflow("x", workflow_id="c")
     env = environment(DATABASE_URL=url, AGENTFLOW_SCHEMA=engine.database.schema)
-    for spelled, done in (("mine:WORKFLOWS", "a"), ("mine:double", "b")):
-        with running("worker", "--workflows", spelled, env=env, cwd=tmp_path) as process:
+    with running("worker", "--workflow", "mine:twice", "--workflow", "mine:double", env=env, cwd=tmp_path) as process:
+        for done in ("a", "b"):
             eventually(lambda wanted=done: (engine.get_workflow(wanted) or {})["status"] == "completed", 60)
-            assert terminated(process) == 0
+        assert terminated(process) == 0
     found = rows(engine, "SELECT id, status, result FROM {s}.workflows ORDER BY id")
     assert [(row["id"], row["status"], row["result"]) for row in found] == [
         ("a", "completed", 42), ("b", "completed", 8), ("c", "ready", None),
@@ -449,7 +449,8 @@ def test_a_worker_takes_workflows_of_ones_own_and_leaves_others_alone(engine: En
 
 @pytest.mark.parametrize("spelled", ["no_such_module:x", "json:__name__", "json", ""])
 def test_workflows_that_cannot_be_imported_are_one_sentence(run: Run, spelled: str) -> None:
-    assert "MODULE:ATTRIBUTE" in (said := refused(run("worker", "--workflows", spelled))) or "workflow function" in said
+    said = refused(run("worker", "--workflow", spelled))
+    assert "MODULE:ATTRIBUTE" in said or "is no workflow but a value of type str" in said
 
 
 def test_a_worker_that_waits_for_a_database_still_leaves_with_0(nowhere: str) -> None:
@@ -625,7 +626,7 @@ def test_report_and_check_see_an_own_tool_that_is_named_and_tells(run: Run, engi
         assert (report.returncode, check.returncode) == (code, code)
         assert json.loads(report.stdout)["business_effects"] == times
         assert len(json.loads(check.stdout)["mistakes"]) == code
-    assert "names a value of type list" in refused(run("report", "--tool", "shop:charged"))
+    assert "is no tool but a value of type list" in refused(run("report", "--tool", "shop:charged"))
     assert "--tool 'shop' cannot be imported" in refused(run("check", "--tool", "shop"))
 
 

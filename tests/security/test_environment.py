@@ -206,7 +206,7 @@ def test_python_m_agentflow_uses_no_module_of_the_folder(shadowed: Path) -> None
 def test_ones_own_module_is_found_last(shadowed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shadowed)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert launch.imported("--workflows", "mine:flow") is len
+    assert launch.imported("--workflow", "mine:flow") is len
     assert sys.path[-1] == str(shadowed)
 
 

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from ...agents import DEFAULT_WORKFLOW
+from ...agents import DEFAULT_WORKFLOW, WORKFLOWS
 from ...engine import Engine
 from ...errors import AgentFlowError, DatabaseAway, LaneError
+from ...model import Tool
+from ...run import Workflow
+from ...tools import why_no_tool
 from ..broken.catalogue import engine_class
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
-from ..notebook.tables import query
 from ..schedule.grammar import Move, Setting
-from ..schedule.presets import REQUESTS
+from ..schedule.presets import REQUESTS, inputs_for, named
 from ..schedule.stepper import Stepper
 from .atlas_picture import Atlas
-from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet
-from .counting_agent import CountedAgent
+from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet, predicting
+from .counted_workflow import CountedWorkflow
 from .kill_plan import label
 from .naive_queue import QueuedJob, kill_and_retry
 
@@ -41,34 +43,55 @@ CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boun
 
 
 def atlas(
-    where: str | Engine, *, guard_sets: Sequence[GuardSet] = GUARD_SETS, boundaries: Sequence[str] = BOUNDARIES,
-    schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
+    where: str | Engine, *, workflow: str | Workflow = DEFAULT_WORKFLOW,
+    workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
+    inputs: Sequence[Any] | None = None, guard_sets: Sequence[GuardSet] = GUARD_SETS,
+    boundaries: Sequence[str] | None = None, schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip
     """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
-    `where` is the URL of a PostgreSQL, or an engine on it. The atlas has its own schemas (`schema` and a number), which must
-    not exist yet and are dropped afterwards. `progress` shows a bar on standard error (None: on a terminal); `watch` gets
-    the atlas after each cell. A cell that cannot be played keeps the error, and the others are played all the same. Raises
-    DatabaseAway, NotALaboratory, and AgentFlowError for unknown guards or boundaries before anything starts.
+    `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of the
+    engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its effects(). Without
+    `boundaries` all are played that an undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
+
+    The atlas has its own schemas (`schema` and a number), which must not exist yet and are dropped afterwards. `progress`
+    shows a bar on standard error (None: on a terminal); `watch` gets the atlas after each cell. A cell that cannot be played
+    keeps the error, and the others are played all the same. Raises DatabaseAway, NotALaboratory, BadSchedule for what is no
+    workflow, and AgentFlowError for unknown guards or boundaries and for a workflow that does not complete undisturbed,
+    before anything is killed.
     """
-    _check(guard_sets, boundaries)
-    began, found = time.monotonic(), Atlas(tuple(guard_sets), boundaries=tuple(boundaries))
+    known = where.workflows if isinstance(where, Engine) else workflows
+    called, function = named(workflow, known)
+    own = (tool, inputs, function) != (None, None, WORKFLOWS[DEFAULT_WORKFLOW])
+    if tool and (why := why_no_tool(tool)):
+        raise AgentFlowError(f"The tool {why}. Nothing was started.")
+    (value,) = inputs_for(Setting(called), {called: function}, inputs)
+    _check(guard_sets, None if own else boundaries)
+    began, name = time.monotonic(), schema or new_name("atlas")
+    subject = AtlasSubject(called, called if function is WORKFLOWS.get(called) else function, value, tool)
     with ExitStack() as stack:
         free: SimpleQueue[AtlasBench] = SimpleQueue()
-        name = schema or new_name("atlas")
-        for number in range(1, min(beside, len(list(found))) + 1):
-            free.put(stack.enter_context(atlas_bench(_url(where), f"{name}_{number}")))
+        free.put(first := stack.enter_context(atlas_bench(_url(where), f"{name}_1", subject)))
+        if own:
+            there, effects = first.rehearse()
+            _check(guard_sets, boundaries, there)
+            guard_sets = [predicting(replace(one, predicted={}), there, effects or 0) for one in guard_sets]
+        else:
+            there, effects = BOUNDARIES, 1
+        found = Atlas(tuple(guard_sets), boundaries=tuple(boundaries or there))
+        for number in range(2, min(beside, len(list(found))) + 1):
+            free.put(stack.enter_context(atlas_bench(_url(where), f"{name}_{number}", subject)))
         show = stack.enter_context(progress_bar("cell", progress, len(list(found))))
         for number, cell in enumerate(stack.enter_context(closing(_played(found, free, beside))), 1):
-            found = found.with_cell(cell)
+            found = found.with_cell(replace(cell, due=effects))
             show(number)
             if watch:
                 watch(found)
     return replace(found, seconds=round(time.monotonic() - began, 1))
 
 
-def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
+def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str] | None, there: Sequence[str] = BOUNDARIES) -> None:
     names = [guards.name for guards in guard_sets]
     if len(set(names)) < len(names) or not names:
         raise AgentFlowError(
@@ -76,9 +99,9 @@ def _check(guard_sets: Sequence[GuardSet], boundaries: Sequence[str]) -> None:
         )
     for guards in guard_sets:
         engine_class(guards.without)
-    unknown = sorted(set(boundaries) - set(BOUNDARIES))
-    if unknown or not boundaries:
-        raise AgentFlowError(f"There is no boundary {''.join(unknown[:1])!r}. Choose from {', '.join(BOUNDARIES)}.")
+    unknown = sorted(set(boundaries or ()) - set(there))
+    if unknown or (boundaries is not None and not boundaries):
+        raise AgentFlowError(f"There is no boundary {''.join(unknown[:1])!r}. Choose from {', '.join(there)}.")
 
 
 def _url(where: str | Engine) -> str:
@@ -109,23 +132,58 @@ def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generat
 # -- one laboratory ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class AtlasSubject:
+    """What is killed: a workflow by its name, the function (or an example's name), its input and its tool (None: simulated)."""
+
+    name: str = DEFAULT_WORKFLOW
+    function: str | Workflow = DEFAULT_WORKFLOW
+    value: Any = REQUESTS[0]
+    tool: Tool | None = None
+
+
 @contextmanager
-def atlas_bench(url: str, schema: str) -> Iterator[AtlasBench]:
+def atlas_bench(url: str, schema: str, subject: AtlasSubject = AtlasSubject()) -> Iterator[AtlasBench]:
     """A laboratory of this name for one cell after another; its schema, processes and connections are gone afterwards."""
     with own_schema(url, schema) as database, tempfile.TemporaryDirectory() as folder:
-        agent = CountedAgent(Path(folder) / "executions")
+        counted = CountedWorkflow(Path(folder) / "executions", subject.function)
+        prefix = "" if isinstance(subject.function, str) and subject.tool is None else f"{schema}."
         with (
-            closing(Engine(database, workflows={DEFAULT_WORKFLOW: agent}, policy=PATIENT)) as engine,
-            Stepper(engine, lanes="process", patience=CELL_PATIENCE) as stepper,
+            closing(Engine(database, workflows={subject.name: counted}, tool=subject.tool, policy=PATIENT)) as engine,
+            Stepper(engine, inputs=[subject.value], lanes="process", patience=CELL_PATIENCE, prefix=prefix) as stepper,
         ):
-            yield AtlasBench(engine, stepper, agent)
+            yield AtlasBench(engine, stepper, counted, subject)
 
 
 class AtlasBench:
     """Plays one cell at a time in its laboratory, whose rows stay until the next one."""
 
-    def __init__(self, engine: Engine, stepper: Stepper, agent: CountedAgent) -> None:
-        self.engine, self.stepper, self.agent = engine, stepper, agent
+    def __init__(self, engine: Engine, stepper: Stepper, counted: CountedWorkflow, subject: AtlasSubject) -> None:
+        self.engine, self.stepper, self.counted, self.subject = engine, stepper, counted, subject
+
+    def rehearse(self) -> tuple[tuple[str, ...], int | None]:
+        """The boundaries of an undisturbed run in order, and how many effects it leaves (None: not observed).
+
+        Raises AgentFlowError if it does not complete.
+        """
+        self.stepper.reset(Setting(self.subject.name))
+        done = [self.stepper.step("A")]
+        while not done[-1].ended:
+            done.append(self.stepper.step("A"))
+        row = self.engine.get_workflow(self.stepper.workflows[0]) or {}
+        if row["status"] != "completed":
+            error, event = row["error"], row["waiting_for"]
+            why = f"waits for the event {event!r:.80}" if event else f"fails: {done[-1].trouble}"
+            why = f"fails: {error['type']}: {error['message']}" if error else why
+            raise AgentFlowError(
+                f"Undisturbed, {self.subject.name} does not complete: it {why:.300}. Nothing was killed. Fix it, or give it "
+                "another input."
+            )
+        passed = [replace(one.passed, outcome=None, edge="before") for one in done if one.passed]
+        labels = [label(one) for one in passed]
+        names = labels if len({*labels}) == len(labels) else [one.place for one in passed]
+        there = tuple(f"{edge} {name.partition(' ')[2]}" for name in names for edge in ("before", "after"))
+        return there, self.engine.reliability_metrics()["business_effects"]
 
     def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         """Plays the cell, again if the database was away. Raises DatabaseAway; all else that goes wrong is the cell's error."""
@@ -134,8 +192,8 @@ class AtlasBench:
     def _play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         empty = AtlasCell(boundary, guards.name)
         try:
-            self.agent.begin()
-            self.stepper.reset(Setting(without=guards.without))
+            self.counted.begin()
+            self.stepper.reset(Setting(self.subject.name, guards.without))
             return self._naive(empty) if guards.naive else self._durable(empty, guards)
         except DatabaseAway:
             raise
@@ -167,30 +225,41 @@ class AtlasBench:
     def _bring(self, boundary: str) -> bool:
         """Moves worker A to the boundary; False if the run ended without it."""
         edge, name = boundary.split(" ", 1)
-        while self._place("A") != f"before {name}":
+        while f"before {name}" not in self._places("A"):
             if self.stepper.step("A").ended:
                 return False
         if edge == "after":
             self.stepper.move("A.")
-            if self._place("A") != boundary:
-                raise LaneError(f"Worker A stopped {self._place('A')}, not {boundary}.")
+            if boundary not in self._places("A"):
+                raise LaneError(f"Worker A stopped {' or '.join(self._places('A'))}, not {boundary}.")
         return True
 
-    def _place(self, lane: str) -> str:
+    def _places(self, lane: str) -> tuple[str, ...]:
         standing = self.stepper.lane(lane).standing
-        return label(standing) if standing else ""
+        return (label(standing), standing.place) if standing else ()
 
     def _naive(self, cell: AtlasCell) -> AtlasCell:
         """Kills a process that does the job from the top, and lets another do it from the top."""
-        job = QueuedJob(_url(self.engine), self.engine.database.schema, self.agent, REQUESTS[0])
+        made = self.subject
+        workflow_id = f"{self.stepper.workflows[0]} {cell.boundary} {cell.guards}"  # no lane has it, before or after
+        job = QueuedJob(
+            _url(self.engine), self.engine.database.schema, self.counted, made.value, made.tool, workflow_id
+        )
         retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
-        return self._counted(cell, **retried) if retried else replace(cell, state="missing")
+        if retried is None:
+            return replace(cell, state="missing")
+        cell = self._counted(cell, **retried)
+        if made.tool is None:
+            return cell
+        # Its effects are of no workflow in our tables.
+        told, mine = getattr(made.tool, "effects", None), None
+        with suppress(Exception):  # what it raises is said of the other columns
+            mine = None if told is None else [one for one in told() if one[2] == workflow_id]
+        attempts = None if mine is None else sum(one[3] or 0 for one in mine if len(one) > 3)
+        return replace(cell, effects=None if mine is None else len(mine), attempts=attempts)
 
     def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
-        """Adds the counts of the world's rows and of the steps' own notes to the cell."""
-        (found,) = query(self.engine, _WORLD)
-        return replace(cell, state="done", executions=self.agent.executions(), **found, **more)
-
-
-_WORLD = """
-    SELECT (SELECT count(*) FROM tool_ledger) AS effects, (SELECT count(*) FROM tool_attempts) AS attempts"""
+        """Adds the counts of what the world did and of the steps' own notes to the cell."""
+        found = self.engine.reliability_metrics()
+        counts = {"effects": found["business_effects"], "attempts": found["tool_execution_attempts"]}
+        return replace(cell, state="done", executions=self.counted.executions(), **counts, **more)

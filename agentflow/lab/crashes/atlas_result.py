@@ -17,7 +17,7 @@ from ..history.entries import Row
 from ..history.sentences import sentences
 from ..history.words import counted
 from ..schedule.presets import PRESETS
-from .kill_plan import GAP, PATH
+from .kill_plan import GAP, PATH, in_gap
 
 CellState = Literal["running", "done", "missing", "failed"]
 BOUNDARIES = ("before claim", *PATH)
@@ -51,23 +51,33 @@ class GuardSet:
         return " ".join(self.lines)
 
 
-_ON_THE_WAY = [name for name, one in TRANSACTIONS.items() if one.progress and not one.releases]
-_CHECKPOINTED = [where for where in PATH if where.split(" ")[1] in _ON_THE_WAY]
-GUARD_SETS = (
-    GuardSet(("all guards",)),
-    GuardSet(("no fence",), ("fence_token",)),
-    GuardSet(("claim reads,", "then writes"), ("claim_reads_first",)),
-    GuardSet(("no idempotency", "key"), ("idempotency_key",), predicted=dict.fromkeys(GAP, 2)),
-    GuardSet(
-        ("acknowledge", "before the tool"),
-        ("acknowledge_after_tool",),
-        predicted={"before tool": 0, "after acknowledge": 0},
-    ),
-    GuardSet(
-        ("NaiveRunner", "(no checkpoints)"),
-        naive=True,
-        predicted=dict.fromkeys(_CHECKPOINTED) | {"after tool": 2, "before complete": 2},
-    ),
+def predicting(guards: GuardSet, boundaries: Sequence[str], effects: int = 1) -> GuardSet:
+    """The column with its prediction, for a workflow with these boundaries that leaves so many effects undisturbed."""
+    found: dict[str, int | None] = dict.fromkeys(boundaries, effects)
+    done = 0
+    for boundary in boundaries:
+        edge, transaction = boundary.split(" ")[:2]
+        done += (edge, transaction) == ("after", "tool")
+        if guards.naive:
+            recorded = TRANSACTIONS[transaction].progress and transaction not in ("tool", "complete")
+            found[boundary] = None if recorded else effects + done * (boundary != "after complete")
+        elif "idempotency_key" in guards.without:
+            found[boundary] = effects + in_gap(boundary)
+        elif "acknowledge_after_tool" in guards.without:
+            found[boundary] = effects - ((edge, transaction) in (("before", "tool"), ("after", "acknowledge")))
+    return replace(guards, predicted={**found, **guards.predicted})
+
+
+GUARD_SETS = tuple(
+    predicting(guards, BOUNDARIES)
+    for guards in (
+        GuardSet(("all guards",)),
+        GuardSet(("no fence",), ("fence_token",)),
+        GuardSet(("claim reads,", "then writes"), ("claim_reads_first",)),
+        GuardSet(("no idempotency", "key"), ("idempotency_key",)),
+        GuardSet(("acknowledge", "before the tool"), ("acknowledge_after_tool",)),
+        GuardSet(("NaiveRunner", "(no checkpoints)"), naive=True),
+    )
 )
 """The six columns of the picture."""
 
@@ -78,7 +88,8 @@ class AtlasCell:
 
     `effects` and `attempts` count the world's own rows; `executions` are the executions of steps, by process id and step,
     as the steps noted them; `recovery_ms` is from the take-over to completion, with the laboratory stepping through each
-    transaction (None: nothing was taken over). `exit_code` is that of the killed process: -9. `line` is the schedule
+    transaction (None: nothing was taken over). `due` is how many effects an undisturbed run leaves; both are None if a
+    tool of one's own does not tell. `exit_code` is that of the killed process: -9. `line` is the schedule
     (NaiveRunner has none), `history` its entries, `error` the reason why the cell could not be played.
     """
 
@@ -94,6 +105,7 @@ class AtlasCell:
     line: str = ""
     history: tuple[Row, ...] = field(default=(), repr=False)
     error: str = ""
+    due: int | None = 1
 
     @property
     def executed_again(self) -> int:
@@ -114,12 +126,14 @@ class AtlasCell:
             return "no such boundary"
         if self.state == "failed":
             return f"could not be played: {self.error}"
-        return counted(self.effects or 0, "effect") + ("" if self.completed else ", and never completed")
+        seen = "not observed" if self.effects is None else counted(self.effects, "effect")
+        return seen + ("" if self.completed else ", and never completed")
 
     @property
     def figures(self) -> str:
         """The figures beside the effects, without times."""
         attempts = counted(self.attempts or 0, "call of the tool", "calls of the tool")
+        attempts = "calls of the tool not observed" if self.attempts is None else attempts
         return f"{attempts}, {counted(len(self.executions), 'step')} executed, {self.executed_again} of them again"
 
     def lines(self) -> list[str]:
@@ -172,6 +186,11 @@ class AtlasResult:
     def problems(self) -> list[str]:
         """A sentence for each cell that is not as predicted, or that there is none; empty if all is well."""
         found = [wrong for guards in self.guard_sets for cell in self.column(guards) for wrong in _wrong(cell, guards)]
+        if blind := sum(cell.state == "done" and cell.effects is None for cell in self):
+            mend = (
+                "let the tool tell its effects in effects(), and name it: --tool MODULE:ATTRIBUTE, or atlas(tool=...)"
+            )
+            found.append(f"{blind} cells are not observed: {mend}")
         return found if list(self) else ["no cell was played"]
 
     @property
@@ -189,7 +208,7 @@ class AtlasResult:
         for boundary in self.boundaries:
             marks = [_mark(self.cell(boundary, guards.name)) for guards in self.guard_sets]
             line = "".join(f"  {mark:>{len(head)}}" for mark, head in zip(marks, heads, strict=True))
-            lines.append(f"{boundary:<{first}}{line}" + ("  | acknowledgment gap" if boundary in GAP else ""))
+            lines.append(f"{boundary:<{first}}{line}" + ("  | acknowledgment gap" if in_gap(boundary) else ""))
         return "\n".join(lines)
 
     def text(self) -> str:
@@ -232,7 +251,7 @@ def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
     elif predicted is not None:
         if cell.exit_code != -9:
             yield f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
-        if cell.effects != predicted:
+        if cell.effects not in (predicted, None):
             yield f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
         if not cell.completed:
             yield f"{cell.boundary}, {cell.guards}: no worker completed it"
@@ -240,13 +259,18 @@ def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
 
 def _mark(cell: AtlasCell) -> str:
     """The cell as a character or a few."""
-    return {"running": "...", "missing": "-", "failed": "?", "done": str(cell.effects)}[cell.state]
+    return {
+        "running": "...",
+        "missing": "-",
+        "failed": "?",
+        "done": "unseen" if cell.effects is None else str(cell.effects),
+    }[cell.state]
 
 
 def _column(cells: Sequence[AtlasCell]) -> str:
     """A column in a sentence, the exceptions first."""
-    if cells and all(_short(cell) == "1 effect" for cell in cells):
-        return "always 1 effect."
+    if cells and all(cell.state == "done" and _short(cell) == _short(cells[0]) for cell in cells):
+        return f"{'always ' * (cells[0].effects is not None)}{_short(cells[0])}."
     usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
     common = usual[0][0] if usual else ""
     rest = sorted((cell for cell in cells if _short(cell) != common), key=_short)

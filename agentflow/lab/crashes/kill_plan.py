@@ -1,6 +1,7 @@
-"""Which workers a soak kills, and where: decided in advance by a hash of seed, request, boundary and token.
+"""Which workers a soak kills, and where: decided by a hash of seed, request, boundary and how often it was killed before.
 
-The same seed and the same number of requests give the same kills, however the workers share the work.
+The same seed and the same number of requests give the same kills, however the workers share the work. Which boundaries a
+workflow has, nobody knows in advance: a worker decides at each that it reaches, and at the last it is killed in any case.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-from collections.abc import Sequence
-from functools import partial
+from typing import Literal
 
 from ...model import Boundary
 
@@ -29,11 +29,18 @@ Before a claim there is no request."""
 GAP = ("after tool", "before acknowledge")
 """The acknowledgment gap: the effect exists and the engine does not know."""
 
-_AGAIN = ("after claim", "before load", "after load")  # every successor passes them
-GAP_SHARE = 0.1
 
-KillPlan = dict[int, tuple[str, ...]]
-"""For each request that is hit: where its first holder is killed, where the next one, and so on."""
+def in_gap(boundary: str) -> bool:
+    """Whether the boundary, also one that names its action, lies in the acknowledgment gap."""
+    return " ".join(boundary.split(" ")[:2]) in GAP
+
+
+GAP_SHARE = 0.1
+_ON_THE_WAY = ("claim", "load", "checkpoint", "intent", "tool", "acknowledge", "wait")  # not what a clock brings about
+_ENDS = ("complete", "fail")
+
+KillPlan = dict[int, tuple[Literal["gap", "anywhere"], ...]]
+"""For each request that is hit: what its first holder's kill is aimed at, the next one's, and so on."""
 
 
 def label(boundary: Boundary) -> str:
@@ -42,43 +49,39 @@ def label(boundary: Boundary) -> str:
 
 
 def plan_kills(seed: int, requests: int, kills: int) -> KillPlan:
-    """Exactly `kills` kills, at least a tenth of them in the acknowledgment gap.
+    """Exactly `kills` kills, at least a tenth of them aimed at the acknowledgment gap.
 
-    The requests whose best boundary has the smallest hash are hit first. With more kills than requests, each is hit again
-    at its next token, where a successor is certain to pass. Raises ValueError if there is nothing to kill.
+    The requests with the smallest hashes are hit first. With more kills than requests, each is hit again, at a later token.
+    Raises ValueError if there is nothing to kill.
     """
     if kills and not requests:
         raise ValueError("There are no requests, so no worker can be killed.")
-    plan: KillPlan = {}
-    left, owed, token = kills, math.ceil(kills * GAP_SHARE), 1
-    while left:
-        more_to_come = left > requests
-        hit = _smallest(seed, requests, token, min(left, requests))
-        for request in hit:
-            before = plan.get(request, ())
-            choices = [b for b in _reachable(before) if not (more_to_come and b == PATH[-1])]
-            if owed > 0:
-                choices = [b for b in choices if b in GAP] or choices
-            chosen = min(choices, key=partial(_hash_of, seed, request, token))
-            plan[request], owed = (*before, chosen), owed - (chosen in GAP)
-        left, token = left - len(hit), token + 1
+    hit = heapq.nsmallest(min(kills, requests), range(requests), key=lambda request: _hash_of(seed, request))
+    gaps, plan = math.ceil(kills * GAP_SHARE), KillPlan()
+    for number in range(kills):
+        request = hit[number % len(hit)]
+        plan[request] = (*plan.get(request, ()), "gap" if number < gaps else "anywhere")
     return plan
 
 
-def _smallest(seed: int, requests: int, token: int, count: int) -> list[int]:
-    """The `count` requests with the smallest hashes, in that order; no more than these are kept in memory."""
-    return heapq.nsmallest(count, range(requests), key=lambda r: min(_hash_of(seed, r, token, b) for b in PATH))
+def is_fatal(plan: KillPlan, seed: int, request: int, before: int, boundary: Boundary) -> bool:
+    """Whether the holder of this request, which was killed so often `before`, is killed at the boundary.
+
+    A kill that found no place (no effect, no gap) happens when the workflow is about to end, the last also right after it.
+    """
+    aims = plan.get(request, ())[before:]
+    if not aims or boundary.outcome not in (None, "committed"):
+        return False
+    chance = _hash_of(seed, request, before, boundary.place)
+    if boundary.transaction in _ENDS:
+        return boundary.edge == "after" or len(aims) > 1 or chance < 0.5
+    if aims[0] == "gap":
+        return label(boundary) == GAP[_hash_of(seed, request, before) < 0.5]
+    rare = 2.0 ** -(1 + int(5 * _hash_of(seed, request, before)))  # the rarer, the farther into a long workflow
+    first = boundary.transaction == "load" and before == 0  # if another lost its lease, and that is a matter of luck
+    return boundary.transaction in _ON_THE_WAY and chance < rare and not first
 
 
-def _reachable(before: Sequence[str]) -> list[str]:
-    """Where the holder of the next token is certain to pass after the last of these kills."""
-    if not before:
-        return list(PATH)
-    begins = max([1, *(PATH.index(b) + b.startswith("after") for b in before if b in PATH)])
-    if PATH.index("before tool") < begins < PATH.index("after acknowledge"):
-        begins = PATH.index("before tool")  # not acknowledged: the tool is called again
-    return [*_AGAIN, *PATH[begins:]]
-
-
-def _hash_of(seed: int, request: int, token: int, boundary: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{request}:{boundary}:{token}".encode()).digest()[:8], "big")
+def _hash_of(*what: object) -> float:
+    """A number from 0 to 1, the same for the same."""
+    return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:8], "big") / 2**64

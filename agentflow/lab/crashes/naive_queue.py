@@ -7,7 +7,6 @@ here are what was seen of the workers, which report before and after everything 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -16,18 +15,18 @@ from typing import Any
 
 from ...database import Database
 from ...errors import LaneError
-from ...model import ToolCall
+from ...model import Tool
 from ...run import NaiveRunner
 from ...tools import SimulatedTool
 from ..history.entries import Row
 from ..history.faults import FAULTS
 from ..laboratory import processes
-from .counting_agent import CountedAgent
+from .counted_workflow import CountedWorkflow
 
 SEEN = {
     "before claim": ("worker_started", "{0} is started."),
     "after claim": ("job_taken", "{0} takes the job."),
-    "before tool": ("steps_executed", "{0} has run every step from the top."),
+    "before tool": ("steps_executed", "{0} has run the steps before it from the top."),
     "after tool": ("tool_called", "{0} has called the tool."),
     "before complete": ("function_returned", "{0} has the result."),
     "after complete": ("result_handed_over", "{0} hands the result over; the job is done."),
@@ -37,12 +36,15 @@ SEEN = {
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """What a worker of a plain job queue gets; `request` None means that the job is done and there is no other."""
+    """What a worker of a plain job queue gets; `tool` None is the simulated one, `done` means that there is no job left."""
 
     url: str
     schema: str
-    function: CountedAgent
-    request: str | None
+    function: CountedWorkflow
+    request: Any
+    tool: Tool | None = None
+    workflow_id: str = ""
+    done: bool = False
 
 
 def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) -> None:
@@ -51,23 +53,30 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
     It takes the job (`claim`), calls the tool, and hands over the result (`complete`). Nothing else leaves a trace, so
     there are no other boundaries.
     """
-    tool = SimulatedTool(Database(job.url, job.schema))
+    tool = job.tool or SimulatedTool(Database(job.url, job.schema))
 
-    def reach(boundary: str) -> None:
-        connection.send(boundary)
-        if boundary == fatal:
+    def reach(boundary: str, action: str = "") -> None:
+        places = {boundary, f"{boundary} {action}".rstrip()}
+        connection.send((boundary, tuple(places)))
+        if fatal in places:
             processes.kill_me()
 
-    def call_tool(call: ToolCall) -> Any:
-        reach("before tool")
-        answer = tool(call)
-        reach("after tool")
-        return answer
+    class Queued(NaiveRunner):
+        def side_effect(
+            self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None
+        ) -> Any:
+            reach("before tool", name)
+            answer = super().side_effect(name, key, tool, arguments)
+            reach("after tool", name)
+            return answer
 
     reach("before claim")
-    if job.request is not None:
+    if not job.done:
         reach("after claim")
-        job.function(NaiveRunner(tool=call_tool), job.request)
+        try:
+            job.function(Queued(tool=lambda call: tool(replace(call, workflow_id=job.workflow_id))), job.request)
+        except Exception as error:
+            return connection.send((f"raised {type(error).__name__}: {error}", ()))
         reach("before complete")
         reach("after complete")
 
@@ -78,40 +87,46 @@ def kill_and_retry(job: QueuedJob, boundary: str, patience: float) -> dict[str, 
     Returns what was seen, A's exit code and how long B took, as fields of a cell; None if there is no such boundary.
     """
     first, exit_code = _work(job, "A", boundary, patience)
-    if boundary not in first:
+    if not any(boundary in places for _, places, _ in first):
         return None
     entries = [*_entries("A", first), (FAULTS["kill"].event, f"A is killed {boundary}.", "A", boundary)]
-    done = "after complete" in first
-    second, _ = _work(replace(job, request=None) if done else job, "B", "", patience)
+    done = first[-1][0] == "after complete"
+    second, _ = _work(replace(job, done=done), "B", "", patience)
     entries += _entries("B", second)
     if done:
         entries.append(("queue_empty", "B asks for a job; there is none.", "B", None))
-    recovery_ms = None if done else round((second["after complete"] - second["before claim"]) * 1000, 3)
+    recovery_ms = None if done else round((second[-1][2] - second[0][2]) * 1000, 3)
     history = tuple(_row(number, *entry) for number, entry in enumerate(entries, 1))
     return {"history": history, "completed": True, "exit_code": exit_code, "recovery_ms": recovery_ms}
 
 
-def _work(job: QueuedJob, name: str, fatal: str, patience: float) -> tuple[dict[str, float], int | None]:
-    """When the worker reached each of its boundaries, and the exit code of its process. Raises LaneError."""
+_Reached = list[tuple[str, tuple[str, ...], float]]
+"""Each boundary that a worker reached, the names it goes by, and when."""
+
+
+def _work(job: QueuedJob, name: str, fatal: str, patience: float) -> tuple[_Reached, int | None]:
+    """The boundaries that the worker reached, and the exit code of its process. Raises LaneError."""
     reports, theirs = Pipe(duplex=False)
     process = processes.start(serve_naive, job, fatal, theirs, name=f"naive-{name}")
     theirs.close()
-    reached: dict[str, float] = {}
+    reached: _Reached = []
     try:
         with reports, suppress(EOFError):
             while reports.poll(patience):
-                reached[reports.recv()] = time.monotonic()
+                reached.append((*reports.recv(), time.monotonic()))
             raise LaneError(f"{name} has not reached its next boundary within {patience:g} s.")
     finally:
         processes.kill([process])
-    last = "before claim" if job.request is None else "after complete"
-    if fatal not in reached and last not in reached:
+    if reached and reached[-1][0] not in SEEN:
+        raise LaneError(f"On NaiveRunner, {name} {reached[-1][0]}.")
+    last = "before claim" if job.done else "after complete"
+    if not any({fatal, last} & {*places} for _, places, _ in reached):
         raise LaneError(f"The process of {name} ended unexpectedly. Its error is on standard error.")
     return reached, process.exitcode
 
 
-def _entries(worker: str, reached: Iterable[str]) -> list[tuple[str, str, str, str | None]]:
-    return [(SEEN[place][0], SEEN[place][1].format(worker), worker, None) for place in reached]
+def _entries(worker: str, reached: _Reached) -> list[tuple[str, str, str, str | None]]:
+    return [(SEEN[place][0], SEEN[place][1].format(worker), worker, None) for place, _, _ in reached]
 
 
 def _row(number: int, event: str, said: str, worker: str, subject: str | None) -> Row:

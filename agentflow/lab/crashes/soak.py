@@ -11,28 +11,35 @@ import json
 import random
 import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from multiprocessing.process import BaseProcess
 from statistics import fmean
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from ... import evidence
+from ...agents import DEFAULT_WORKFLOW, WORKFLOWS
 from ...database import Database
 from ...engine import Engine
 from ...errors import SoakError
-from ...model import Boundary, Hook, Policy
+from ...model import Boundary, Hook, Policy, Tool
+from ...run import Workflow
+from ...tools import why_no_tool
+from ...transactions import Transactions
+from ...values import to_json
 from ...worker import new_identity
 from ..history.faults import FAULTS
 from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
 from ..notebook.tables import query
+from ..schedule.presets import named
 from .crash_at import kill_here
-from .kill_plan import GAP, KillPlan, label, plan_kills
+from .kill_plan import GAP, KillPlan, is_fatal, label, plan_kills
 from .soak_report import SoakReport
 
 _PARTS = ("detect", "claim", "replay", "re_execute", "span")
@@ -44,46 +51,59 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SoakSettings:
-    """What each worker process of a soak is sent when it starts. `plan` is by workflow id."""
+    """What each worker process of a soak is sent when it starts."""
 
     url: str
     schema: str
-    plan: dict[str, tuple[str, ...]]
+    seed: int
+    plan: KillPlan
     lease_seconds: float
     make_engine: Callable[..., Engine]
 
 
 def soak(
-    where: str | Engine, requests: Iterable[str], *, schema: str | None = None, workers: int = 4, kills: int = 50,
-    random_kills: int = 0, seed: int = 1, lease_seconds: float = 1.0, keep: bool = False,
-    stall_seconds: float = 120.0, progress: bool | None = None, make_engine: Callable[..., Engine] = Engine,
+    where: str | Engine, requests: Iterable[Any], *, workflow: str | Workflow = DEFAULT_WORKFLOW,
+    workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
+    schema: str | None = None, workers: int = 4, kills: int = 50, random_kills: int = 0, seed: int = 1,
+    lease_seconds: float = 1.0, keep: bool = False, stall_seconds: float = 120.0, progress: bool | None = None,
+    make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
-    """Runs the requests as support agents on `workers` processes while workers are killed; returns the report.
+    """Runs the requests on `workers` processes while workers are killed; returns the report.
+
+    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of an
+    example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for its
+    effects(). Where one's own is run, the workflows' ids begin with the schema's name, since a tool may remember the keys of
+    an earlier soak.
 
     The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a URL
     but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are planned
     by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit and the
     boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error (None: on a
     terminal). Raises SoakError when nothing has moved for `stall_seconds`, or before anything starts if the numbers make no
-    sense or there is no request; NotALaboratory; and whatever reading the requests raises.
+    sense or there is no request; BadSchedule for what is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading
+    the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
             "A soak needs at least one worker, and either planned or random kills, not both. Nothing was started."
         )
+    name, function = named(workflow, where.workflows if isinstance(where, Engine) else workflows)
+    if tool and (why := why_no_tool(tool)):
+        raise SoakError(f"The tool {why}. Nothing was started.")
+    own = {} if function is WORKFLOWS.get(name) else {"workflows": {name: function}}
     with (
         _spooled(requests) as (spool, total),
         _place(where, schema or new_name(f"soak_{seed % 10**9}"), keep) as database,
     ):
         url = database.address
         plan = plan_kills(seed, total, kills)
-        settings = SoakSettings(
-            url, database.schema, {workflow_id(r): kills for r, kills in plan.items()}, lease_seconds, make_engine
-        )
+        make = partial(make_engine, tool=tool, **own)
+        settings = SoakSettings(url, database.schema, seed, plan, lease_seconds, make)
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
+        run.name, run.prefix = name, f"{database.schema}." * bool(tool or own)
         run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
-        return run.report(plan, seed, random_kills, time.monotonic() - began)
+        return run.report(kills, random_kills, time.monotonic() - began)
 
 
 @contextmanager
@@ -97,16 +117,11 @@ def _place(where: str | Engine, schema: str, keep: bool) -> Iterator[Database]:
         yield where.database
 
 
-def workflow_id(request: int) -> str:
-    """The workflow's id for the request with this index."""
-    return f"request-{request:06d}"
-
-
 def serve_soak(settings: SoakSettings, identity: str) -> None:
     """One worker process: runs workflows until SIGTERM, or until the plan kills it."""
     database = Database(settings.url, settings.schema, application_name=identity)
     engine = settings.make_engine(database, policy=_policy(settings.lease_seconds))
-    worker = engine.with_hook(_killer(engine, settings.plan)).worker(identity, poll_seconds=settings.lease_seconds / 4)
+    worker = engine.with_hook(_killer(engine, settings)).worker(identity, poll_seconds=settings.lease_seconds / 4)
     worker.stop_on_signals()
     worker.run_forever()
 
@@ -116,24 +131,32 @@ def _policy(lease_seconds: float) -> Policy:
     return Policy(lease_seconds=lease_seconds, crash_budget=1_000_000)
 
 
-def _killer(engine: Engine, plan: dict[str, tuple[str, ...]]) -> Hook:
-    """Kills this process at the boundary that is planned for a workflow's next kill.
+def _killer(engine: Engine, settings: SoakSettings) -> Hook:
+    """Kills this process where the plan says.
 
-    The plan counts tokens, but the hook counts kills: a lease lost on a loaded machine must not cancel a kill.
+    What counts is how many kills there were, not the token: a lease lost on a loaded machine must not cancel a kill.
     """
 
     def hook(boundary: Boundary) -> None:
-        planned = plan.get(boundary.workflow or "")
-        if planned and boundary.outcome in (None, "committed") and label(boundary) in planned:
-            happened = sum(entry["event"] == _KILL for entry in engine.history(str(boundary.workflow)))
-            if happened < len(planned) and planned[happened] == label(boundary):
+        request = _request(boundary.workflow or "")
+        kills = range(len(settings.plan.get(request, ())))
+        if fatal := [n for n in kills if is_fatal(settings.plan, settings.seed, request, n, boundary)]:
+            past = Transactions.history(engine, str(boundary.workflow))  # without what a tool of one's own tells
+            if sum(entry["event"] == _KILL for entry in past) in fatal:
                 kill_here(engine, label(boundary), boundary)
 
     return hook
 
 
+def _request(workflow_id: str) -> int:
+    """The index of the request that this workflow carries."""
+    return int(workflow_id.rpartition("-")[2] or -1)
+
+
 class _Soak:
     """One soak while it runs: it feeds the queue, replaces dead workers, and chooses random victims."""
+
+    name, prefix = DEFAULT_WORKFLOW, ""
 
     def __init__(
         self, database: Database, settings: SoakSettings, workers: int, total: int, chance: random.Random
@@ -145,7 +168,7 @@ class _Soak:
         self.random_kills, self.in_flight = 0, 0
 
     def carry(
-        self, requests: Iterator[str], kills: int, random_kills: int, stall_seconds: float, progress: bool | None
+        self, requests: Iterator[Any], kills: int, random_kills: int, stall_seconds: float, progress: bool | None
     ) -> None:
         """Runs until every workflow is finished and every kill has happened; no worker process is left."""
         thresholds = deque(sorted(self.chance.uniform(0, 0.9 * self.total) for _ in range(random_kills)))
@@ -209,8 +232,9 @@ class _Soak:
         while self.alive and time.monotonic() < deadline:
             self._bury(ended(self.alive.values(), 0.1))
 
-    def _submit(self, batch: list[str], first: int) -> int:
-        self.engine.create_workflows(batch, workflow_ids=[workflow_id(first + n) for n in range(len(batch))])
+    def _submit(self, batch: list[Any], first: int) -> int:
+        ids = [f"{self.prefix}request-{first + n:06d}" for n in range(len(batch))]
+        self.engine.create_workflows(batch, name=self.name, workflow_ids=ids)
         return len(batch)
 
     def _kill_one(self) -> None:
@@ -244,23 +268,20 @@ class _Soak:
             "and read their histories."
         )
 
-    def report(self, plan: KillPlan, seed: int, random_kills: int, seconds: float) -> SoakReport:
+    def report(self, kills_planned: int, random_kills: int, seconds: float) -> SoakReport:
         """The figures, from the rows and the exit codes of the dead workers."""
-        figures = evidence.reliability_metrics(self.database)
+        own = self.engine.tool is not self.engine.world
+        figures = evidence.reliability_metrics(self.database, [self.engine.tool], alone=not own)
         wrong = tuple(figures.pop("problems"))
-        planned = Counter((request, where) for request, each in plan.items() for where in each)
-        recorded = Counter(
-            (int(row["workflow_id"].rpartition("-")[2]), row["subject"])
-            for row in query(self.engine, _KILLED, event=_KILL)
-        )
-        kills = tuple(sorted((planned & recorded).elements()))
+        planned = () if random_kills else query(self.engine, _KILLED, event=_KILL)
+        kills = tuple(sorted((_request(row["workflow_id"]), row["subject"]) for row in planned))
         takeovers = evidence.recoveries(self.database)
         return SoakReport(
-            schema=self.database.schema, seed=seed, workers=self.workers, **figures, evidence=wrong,
+            schema=self.database.schema, seed=self.settings.seed, workers=self.workers, **figures, evidence=wrong,
             lost_workflows=self.total - figures["workflows_completed"],
-            repeated_calls=query(self.engine, _REPEATED)[0]["calls"],
-            kills_planned=planned.total(), kills_happened=len(kills),
-            kills_in_gap=sum(where in GAP for _, where in kills),
+            repeated_calls=None if own else query(self.engine, _REPEATED)[0]["calls"],
+            acknowledged_actions=query(self.engine, _ACKNOWLEDGED)[0]["actions"],
+            kills_planned=kills_planned, kills_happened=len(kills), kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
             recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in _PARTS},
@@ -273,6 +294,7 @@ _STUCK = """\
 SELECT id, status, state, fence_token, lease_owner FROM workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""
 _KILLED = "SELECT workflow_id, subject FROM history WHERE event = :event"
+_ACKNOWLEDGED = "SELECT count(*) AS actions FROM action_intents WHERE status = 'ACKNOWLEDGED'"
 _REPEATED = "SELECT count(*) AS calls FROM tool_attempts WHERE outcome = 'repeated'"
 _HOLDERS = "SELECT DISTINCT lease_owner FROM workflows WHERE lease_owner = ANY(:alive) ORDER BY 1"
 _HELD = "SELECT id, fence_token FROM workflows WHERE lease_owner = :name"
@@ -293,12 +315,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 @contextmanager
-def _spooled(requests: Iterable[str]) -> Iterator[tuple[IO[str], int]]:
+def _spooled(requests: Iterable[Any]) -> Iterator[tuple[IO[str], int]]:
     """Writes the requests to disk and counts them: a plan needs their number, and memory stays bounded."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         total = 0
         for request in requests:
-            spool.write(json.dumps(request) + "\n")
+            spool.write(to_json(request, workflow=f"request-{total:06d}", step="input") + "\n")
             total += 1
         if not total:
             raise SoakError("There are no requests to run. Give a file that contains some.")

@@ -20,8 +20,8 @@ class SoakReport:
 
     `evidence` is what reliability_metrics() finds wrong. `kills` are the planned ones that happened, as (index of the
     request, boundary); `processes_killed` counts the processes that the parent saw end by SIGKILL; `kills_in_flight` are
-    random kills after which the victim's statement was still running. `repeated_calls` is the world's own count;
-    `recovery_ms` holds means over all take-overs.
+    random kills after which the victim's statement was still running. `repeated_calls` is the world's own count, which a tool of
+    one's own does not keep (None); `recovery_ms` holds means over all take-overs.
     """
 
     schema: str
@@ -30,11 +30,11 @@ class SoakReport:
     workflow_completion_rate: float
     workflows_total: int
     workflows_completed: int
-    tool_execution_attempts: int
-    business_effects: int
-    duplicate_business_effects: int
-    missing_business_effects: int
-    unacknowledged_effects: int
+    tool_execution_attempts: int | None
+    business_effects: int | None
+    duplicate_business_effects: int | None
+    missing_business_effects: int | None
+    unacknowledged_effects: int | None
     effects_not_observed: int
     recovery_latency_ms: float | None
     recovery_latency_p50_ms: float | None
@@ -45,7 +45,8 @@ class SoakReport:
     semantics: str
     evidence: tuple[str, ...]
     lost_workflows: int
-    repeated_calls: int
+    repeated_calls: int | None
+    acknowledged_actions: int
     kills_planned: int
     kills_happened: int
     kills_in_gap: int
@@ -64,14 +65,15 @@ class SoakReport:
         return list(self._problems())
 
     def _problems(self) -> Iterator[str]:
-        effects, completed = self.business_effects, self.workflows_completed
+        effects, doubled = self.business_effects, self.duplicate_business_effects
         attempts, repeated = self.tool_execution_attempts, self.repeated_calls
+        done = self.acknowledged_actions
         if self.lost_workflows:
             yield f"{self.lost_workflows} of {self.workflows_total} workflows are not completed"
         yield from self.evidence
-        if effects - self.duplicate_business_effects != completed:  # by the metrics: the actions that were done
-            yield f"{completed} workflows are completed, and the world has {effects} effects"
-        if attempts - effects != repeated:
+        if effects is not None and effects - (doubled or 0) - (self.unacknowledged_effects or 0) != done:
+            yield f"{done} actions are acknowledged, and the world has {effects} effects"
+        if repeated is not None and attempts is not None and attempts - (effects or 0) != repeated:
             log = f"the {repeated} repeated calls in the world's own log"
             yield f"{attempts} attempts minus {effects} effects do not equal {log}"
         if self.kills_happened != self.kills_planned:

@@ -31,7 +31,7 @@ from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
 from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
-from ..schedule.presets import REQUESTS, events_of, inputs_for
+from ..schedule.presets import REQUESTS, events_of, inputs_for, named
 from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
 from .exchange import Exchange
@@ -96,11 +96,13 @@ def explore(
     near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
     functions = dict(engine.workflows if isinstance(engine, Engine) else WORKFLOWS)
-    if callable(workflow):
-        functions[name := _name_of(workflow)] = workflow
-        workflow = name
+    name, functions[name] = named(workflow, functions)
+    if not re.fullmatch(NAME, name):
+        raise ExplorerError(
+            f"workflow={name} has no name that a schedule can hold. Nothing was explored; make it with `def`."
+        )
     many = (len(inputs) if isinstance(inputs, list | tuple) else 1) if workflows is None else workflows
-    setting = Setting(workflow, tuple(sorted({*guards, *without})), many, model, names, retry)
+    setting = Setting(name, tuple(sorted({*guards, *without})), many, model, names, retry)
     bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads, lost_commits)
     try:
         checks = own_invariants(invariants)
@@ -108,7 +110,7 @@ def explore(
         raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
         setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1,
-        checks, functions.get(workflow) is not WORKFLOWS.get(workflow) and workflow in functions,
+        checks, functions[name] is not WORKFLOWS.get(name),
     )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
@@ -210,16 +212,6 @@ def _put_back(own: OwnCode, engine: Engine) -> Iterator[None]:
             own.put_back()
     except WrongCode as wrong:
         raise ExplorerError(f"Nothing is certified: {str(wrong).rstrip('.')}. {FIX_IT}") from wrong
-
-
-def _name_of(workflow: Workflow) -> str:
-    """The name under which a schedule has this function."""
-    name = getattr(workflow, "__name__", type(workflow).__name__)
-    if not re.fullmatch(NAME, name):
-        raise ExplorerError(
-            f"workflow={name} has no name that a schedule can hold. Nothing was explored; make it with `def`."
-        )
-    return str(name)
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:

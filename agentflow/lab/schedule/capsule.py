@@ -190,7 +190,8 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
         said += [f"{row['id']} is completed, and {one} left no effect." for one in lost_effects(engine, row["id"])]
     if figures["business_effects"] is None:
         said.append("What a tool of your own did is not observed: let it tell in effects(), and play again.")
-    return said + [f"{one}." for one in engine.told_effects().problems]
+    told = engine.told_effects()
+    return said + [f"{one}." for one in (*told.problems, *(told.strange if said else ()))]
 
 
 def lost_effects(engine: Engine, workflow_id: str) -> list[str]:

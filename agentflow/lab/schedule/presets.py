@@ -138,6 +138,14 @@ def events_of(workflow: str) -> tuple[str, ...] | None:
     return playable.events if playable else None
 
 
+def named(workflow: str | Workflow, known: Mapping[str, Workflow]) -> tuple[str, Workflow]:
+    """The workflow's name and its function, of which either is given. Raises BadSchedule."""
+    name = workflow if isinstance(workflow, str) else str(getattr(workflow, "__name__", type(workflow).__name__))
+    functions = known if isinstance(workflow, str) else {name: workflow}
+    inputs_for(Setting(name), functions, [None])
+    return name, functions[name]
+
+
 def meant(setting: Setting, own: Mapping[str, Workflow]) -> Setting:
     """The setting; if it has the default workflow and only others are known, the first of them is meant."""
     other = next(iter(own), setting.workflow)

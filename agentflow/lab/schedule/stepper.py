@@ -40,7 +40,7 @@ class Stepper:
     restarts, if it is not the embedded one.
 
     The workflows are `request-1` and so on, after `prefix`. A tool of one's own remembers the keys of what was played before,
-    so with one they are `2.request-1` after a reset.
+    so with one, or with a prefix, they are `2.request-1` after a reset.
     """
 
     def __init__(
@@ -61,9 +61,8 @@ class Stepper:
         self.setting = setting = meant(setting, self._given.workflows)
         self._inputs = inputs_for(setting, self._given.workflows, self._offered)
         self._lanes = LaneSet(weakened(self._given, setting), setting, self.kind, self.patience)
-        again = (
-            f"{self._played}." if self._played > 1 and own_name(self.engine.tool, self.engine.database.schema) else ""
-        )
+        remembers = self._prefix or own_name(self.engine.tool, self.engine.database.schema)
+        again = f"{self._played}." if self._played > 1 and remembers else ""
         self._maker = Maker(self.engine, self._lanes, setting, self.server, self._prefix + again)
         self.moves: list[Move] = []
         self._created = False

@@ -482,7 +482,7 @@ def test_a_chosen_cell_shows_its_timeline_and_its_schedule(whole: Atlas) -> None
     assert "af-timeline" in shown
     assert "duplicate effect" in shown
     view.choose("after tool", NAIVE)
-    assert "<li>B has run every step from the top.</li>" in view._detail.value
+    assert "<li>B has run the steps before it from the top.</li>" in view._detail.value
     assert "<svg" not in view._detail.value
     view.choose("before intent", NAIVE)
     assert "no such boundary" in view._detail.value

@@ -145,7 +145,7 @@ def test_guards_and_workflow_may_stand_in_the_line_or_beside_it() -> None:
         (["A! A"], '"A" at 4 moves A, which is dead'),
         (["A*2 expire expire"], '"expire": no workflow has a lease that could end. This was move 3 of 3'),
         (["A*3 restart"], "embedded server only"),
-        (["A", "--workflow", "nobody"], "workflow=nobody is not known"),
+        (["A", "--workflow", "nobody"], "--workflow 'nobody' is not known"),
         (["A", "--without", "nothing"], "There is no guard 'nothing'. The guards are " + ", ".join(GUARDS)),
         (["A", "--schema", "public"], "already exists"),
         (["A", "--svg", "no/such/folder.svg"], "No such file or directory"),
