@@ -44,7 +44,7 @@ Left = tuple[States, tuple[Effect, ...]]
 
 
 @dataclass(frozen=True)
-class OwnTool:
+class ExploredTool:
     """A tool of the learner's own. `first` is its snapshot before the exploration; None: it cannot be put back."""
 
     tool: Any
@@ -61,7 +61,7 @@ class OwnCode:
     def __init__(self, progress: SearchProgress, engine: Engine) -> None:
         self.progress, self.database = progress, engine.database
         self._ours = engine.database, engine.world.database
-        self.tools: list[OwnTool] = []
+        self.tools: list[ExploredTool] = []
         self.ran: dict[str, Counter[str]] = {"steps": Counter(), "tools": Counter()}
         self.step, self._asked_us = "", False
         self._now: dict[str, str] = {}  # the states in which the tools are known to be
@@ -71,7 +71,7 @@ class OwnCode:
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
-    def known(self, tool: Any) -> OwnTool:
+    def known(self, tool: Any) -> ExploredTool:
         """The tool under its name. One that cannot be put back may be made anew in each run."""
         if why := why_no_tool(tool):
             raise WrongCode(f"the tool {tool!r:.100} {why}")
@@ -80,7 +80,7 @@ class OwnCode:
             if one.tool is tool or (one.name == name and not restores):
                 return one
         named = sum(one.name == name or one.name.startswith(f"{name} #") for one in self.tools)
-        made = OwnTool(tool, f"{name} #{named + 1}" if named else name, None)
+        made = ExploredTool(tool, f"{name} #{named + 1}" if named else name, None)
         if restores:
             made = replace(made, first=self._snapshot(made))
         self.tools.append(made)
@@ -106,12 +106,12 @@ class OwnCode:
                 self._ask(one, "restore", json.loads(state))
                 self._now[one.name] = state
 
-    def _snapshot(self, one: OwnTool) -> str:
+    def _snapshot(self, one: ExploredTool) -> str:
         value = self._ask(one, "snapshot")
         self._now[one.name] = self._json(one, "snapshot()", value)
         return self._now[one.name]
 
-    def _json(self, one: OwnTool, what: str, value: Any) -> str:
+    def _json(self, one: ExploredTool, what: str, value: Any) -> str:
         try:
             return to_json(value, workflow="", step="")
         except UnfaithfulValue as wrong:
@@ -119,7 +119,7 @@ class OwnCode:
                 f"{one.name}: its {what} gave what JSON cannot hold ({wrong.path}: {wrong.reason}). Give plain JSON values."
             ) from None
 
-    def _ask(self, one: OwnTool, method: str, *args: Any) -> Any:
+    def _ask(self, one: ExploredTool, method: str, *args: Any) -> Any:
         try:
             with self._apart(one):
                 return getattr(one.tool, method)(*args)
@@ -129,7 +129,7 @@ class OwnCode:
             raise WrongCode(f"{one.name}.{method}() raised {type(error).__name__}: {error!s:.300}") from error
 
     @contextmanager
-    def _apart(self, one: OwnTool) -> Iterator[None]:
+    def _apart(self, one: ExploredTool) -> Iterator[None]:
         """Meanwhile the tool's code runs. Raises WrongCode if it asks the database in which the explorer puts rows back."""
 
         def refuse(*_: Any) -> Any:
@@ -152,7 +152,7 @@ class OwnCode:
 
     # -- what they did -----------------------------------------------------------------------------------------------
 
-    def left(self, states: States, call: ToolCall | None = None, called: OwnTool | None = None) -> Left | None:
+    def left(self, states: States, call: ToolCall | None = None, called: ExploredTool | None = None) -> Left | None:
         """What was done since the tools were in these states; None if nothing."""
         after, effects = [], list[Effect]()
         for one in self.tools:
@@ -178,7 +178,7 @@ class OwnCode:
         changed = any(state != dict(states).get(name) for name, state in after)
         return (tuple(after), tuple(effects)) if changed else None
 
-    def _effects(self, one: OwnTool, state: str) -> Counter[Effect]:
+    def _effects(self, one: ExploredTool, state: str) -> Counter[Effect]:
         """What the tool tells in this state, in which it is."""
         if (one.name, state) not in self._told:
             if self._now.get(one.name) != state:
@@ -218,7 +218,7 @@ class OwnCode:
             text = json.dumps(told).encode()
         self.progress.bodies = text
 
-    def _body(self, one: OwnTool, call: ToolCall) -> tuple[Any, Exception | None]:
+    def _body(self, one: ExploredTool, call: ToolCall) -> tuple[Any, Exception | None]:
         """The body's result, or its exception."""
         self.ran["tools"][one.name] += 1
         self._tell()
@@ -239,7 +239,7 @@ class OwnCode:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def called(self, one: OwnTool, call: ToolCall, asks: str, cache: AnswerCache, number: int) -> StatementResult:
+    def called(self, one: ExploredTool, call: ToolCall, asks: str, cache: AnswerCache, number: int) -> StatementResult:
         """What this call does to these rows."""
         if (number, asks) not in self._memory:
             do = self._behind_the_ledger if one.first is None else self._put_back_and_called
@@ -247,7 +247,7 @@ class OwnCode:
         return self._memory[number, asks]
 
     def _put_back_and_called(
-        self, one: OwnTool, call: ToolCall, _: str, cache: AnswerCache, number: int
+        self, one: ExploredTool, call: ToolCall, _: str, cache: AnswerCache, number: int
     ) -> StatementResult:
         states = states_of(cache.rows(number))
         self.put(states)
@@ -257,7 +257,7 @@ class OwnCode:
         return self._written(cache, number, left, (call, UNTOLD), result, error)
 
     def _behind_the_ledger(
-        self, one: OwnTool, call: ToolCall, asks: str, cache: AnswerCache, number: int
+        self, one: ExploredTool, call: ToolCall, asks: str, cache: AnswerCache, number: int
     ) -> StatementResult:
         states = states_of(cache.rows(number))
         held = _held(cache.rows(number), call.idempotency_key)
@@ -274,7 +274,7 @@ class OwnCode:
             text = UNTOLD  # the engine will not record it
         return self._written(cache, number, (states, new), (call, text), result, error)
 
-    def looked_up(self, one: OwnTool, key: str | None, asks: str, cache: AnswerCache, number: int) -> StatementResult:
+    def looked_up(self, one: ExploredTool, key: str | None, asks: str, cache: AnswerCache, number: int) -> StatementResult:
         """What the tool answers when it is asked, without acting, about a key."""
         if (number, asks) in self._memory:
             return self._memory[number, asks]
@@ -339,7 +339,7 @@ class OwnCode:
 class StandIn:
     """Stands where the learner's own tool stands in a played run: a call of it is answered like a statement."""
 
-    def __init__(self, one: OwnTool, own: OwnCode, answer: Callable[..., list[DictRow]]) -> None:
+    def __init__(self, one: ExploredTool, own: OwnCode, answer: Callable[..., list[DictRow]]) -> None:
         self._one, self._own, self._answer = one, own, answer
         self.ledger = own.database.schema  # what it does is written there, as the simulated tool does
         with suppress(TypeError, ValueError):
@@ -376,7 +376,7 @@ def _held(rows: Rows, key: str | None) -> Mapping[str, Any] | None:
     return None if key is None else next(found, None)
 
 
-def _check_that_it_was_asked(one: OwnTool, new: list[Effect], call: ToolCall) -> None:
+def _check_that_it_was_asked(one: ExploredTool, new: list[Effect], call: ToolCall) -> None:
     """Raises WrongCode for an effect under another key than the call's: nobody could say whose it is."""
     for key, action, workflow_id in new:
         if key not in (None, call.idempotency_key) or (action, workflow_id) != (call.action, call.workflow_id):
