@@ -128,7 +128,7 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
             )
             continue
         try:
-            found = [_row(one, f"{name} {n}") for n, one in enumerate(effects(), 1)]
+            found = [effect_row(one, f"{name} {n}") for n, one in enumerate(effects(), 1)]
         except (Exception, SystemExit) as error:
             said = f"{name}.effects() raised {type(error).__name__}: {error}"
             told.problems.append(f"{said:.300}. Mend it: until then its effects are not observed")
@@ -150,7 +150,7 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
     return told
 
 
-def _row(one: Any, effect_id: str) -> dict[str, Any]:
+def effect_row(one: Any, effect_id: str) -> dict[str, Any]:
     """The effect as a row of the ledger. Raises TypeError, which says what an effect is."""
     whole = isinstance(one, tuple | list) and 3 <= len(one) <= 4
     key, action, workflow, attempts = [*one, None][:4] if whole else [0] * 4

@@ -196,10 +196,21 @@ def explore(
     crashes: Annotated[int, typer.Option(help="How many workers may be killed.", min=0, max=9)] = 2,
     expiries: Annotated[int, typer.Option(help="How many leases may end.", min=0, max=9)] = 2,
     lost_replies: Annotated[int, typer.Option(help="How many replies of the tool may be lost.", min=0, max=9)] = 1,
-    workflow: Annotated[
-        str, typer.Option("--workflow", metavar="NAME", help="Which workflow is run.")
-    ] = DEFAULT_WORKFLOW,
-    requests: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
+    lost_commits: Annotated[
+        int, typer.Option(help="How many of PostgreSQL's answers may be lost after the commit.", min=0, max=9)
+    ] = 0,
+    workflow: WorkflowOrNone = None,
+    given: Input = None,
+    requests: RequestsOrNone = None,
+    column: Column = None,
+    tool: OwnTool = None,
+    invariant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--invariant", metavar="MODULE:ATTRIBUTE", help="A function of the rows before and after; repeatable."
+        ),
+    ] = None,
+    workflows: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
     ] = "steady",
@@ -209,6 +220,9 @@ def explore(
     expect: Annotated[
         Literal["completed", "failed"], typer.Option(help="How an undisturbed run must end.")
     ] = "completed",
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Search also the states that an exchange of workers makes.")
+    ] = False,
     time_limit: Annotated[float, typer.Option(help="Seconds after which the search ends unfinished.", min=1)] = 600.0,
     svg: Annotated[
         Path | None,
@@ -222,17 +236,26 @@ def explore(
 ) -> None:
     """Try every schedule of two workers within bounds.
 
-    The exit code is 1, with the shortest schedule that breaks it, if an invariant falls, and if nothing can be certified:
-    an undisturbed run does not end as expected, or a bound ended the search.
+    Your own workflow's steps and tool run for real, a step dozens of times; a tool that offers snapshot() and restore(state)
+    is put back, any other is called once for each call. The exit code is 1, with the shortest schedule that breaks it, if an
+    invariant falls, and if nothing can be certified: an undisturbed run does not end as expected, or a bound ended the search.
     """
+    from ..engine import Engine, find_database
     from ..lab.explorer.explore import explore as run
     from ..lab.pictures.timeline import timeline
+    from . import launch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    own = launch.Own(workflow, tool)
+    inputs, invariants = (
+        own.some_inputs(given, requests, column),
+        [launch.imported("--invariant", one) for one in invariant or ()],
+    )
     found = run(
-        without=without or (), workflow=workflow, workflows=requests, crashes=crashes, expiries=expiries,
-        lost_replies=lost_replies, model=model, names=names, time_limit=time_limit, progress=progress, schema=schema,
-        expect=expect,
+        Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
+        workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=workflows, crashes=crashes,
+        expiries=expiries, lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
+        progress=progress, schema=schema, expect=expect, reduce=not whole,
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .isolation.pair_matrix import pair_matrix
     from .laboratory.laboratory import PATIENT, doctor, fresh_laboratory, server_of_its_own, support_requests
     from .notebook.clean_up import clean_up
-    from .notebook.live_api import live_api
+    from .notebook.live_api import live_api, live_worker
     from .notebook.other_process import locked, query_elsewhere
     from .notebook.tables import Table, query, snapshot
     from .pictures.timeline import timeline
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas",
     "check_rows", "checks", "clean_up", "compare_claims", "compare_engines", "control_room", "course", "doctor", "draw",
-    "explore", "fresh_laboratory", "live_api", "locked", "pair_matrix", "query", "query_elsewhere", "recoveries_frame",
-    "recovery_latency", "resume_the_living", "server_of_its_own", "snapshot", "soak", "support_requests", "timeline",
+    "explore", "fresh_laboratory", "live_api", "live_worker", "locked", "pair_matrix", "query", "query_elsewhere",
+    "recoveries_frame", "recovery_latency", "resume_the_living", "server_of_its_own", "snapshot", "soak", "support_requests",
+    "timeline",
 ]  # fmt: skip
 
 _HOMES = {
@@ -46,7 +47,8 @@ _HOMES = {
     "crashes.comparison": "compare_engines resume_the_living", "crashes.soak": "soak",
     "explorer.explore": "explore", "isolation.pair_matrix": "pair_matrix",
     "laboratory.laboratory": "PATIENT doctor fresh_laboratory server_of_its_own support_requests",
-    "notebook.clean_up": "clean_up", "notebook.live_api": "live_api", "notebook.other_process": "locked query_elsewhere",
+    "notebook.clean_up": "clean_up", "notebook.live_api": "live_api live_worker",
+    "notebook.other_process": "locked query_elsewhere",
     "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline", "plots.frames": "recoveries_frame",
     "plots.plots": "recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
     "schedule.stepper": "Stepper", "verify.checker": "check_rows", "verify.invariants": "INVARIANTS",

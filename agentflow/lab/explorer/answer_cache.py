@@ -81,6 +81,7 @@ _LEFT_OUT: dict[
     "steps": {"fence_token": 1, "worker": "-"},
     "intents": {"fence_token": 1, "worker": "-"},
     "effects": {"attempts": 1},
+    "tools": {},
 }
 _FIRST_EFFECT = -1000  # below every number that the identity column can give
 
@@ -168,7 +169,6 @@ class AnswerCache:
     def __init__(self, database: Database, keep_crashes: bool = True) -> None:
         self.database, self.keep_crashes = database, keep_crashes
         self._open()
-        self._read = rows_sql(database.schema)
         self._memory: dict[tuple[int, str, str], StatementResult] = {}
         self._numbers: dict[str, int] = {}
         self._texts: list[str] = []
@@ -224,7 +224,10 @@ class AnswerCache:
     def _open(self) -> None:
         self._connection = self.database.session()
         self._cursor = self._connection.cursor()
-        self._connection.execute(f"PREPARE af_put (text) AS {_PUT.render(self.database.schema)}".encode())
+        for prepared in (
+            f"af_put (text) AS {_PUT.render(self.database.schema)}", f"af_read AS {rows_sql(self.database.schema)}"
+        ):  # fmt: skip
+            self._connection.execute(f"PREPARE {prepared}".encode())
 
     def _ask(self, number: int, name: str, text: str, params: Mapping[str, Any]) -> StatementResult:
         """Three round trips: put in a new transaction, the statement, read. The next question rolls this one back."""
@@ -235,23 +238,35 @@ class AnswerCache:
             cursor = self._cursor
             self._put(number)
             answer = cursor.execute(text, params, prepare=True).fetchall()
-            after = rows_from(cursor.execute(self._read, prepare=True).fetchone() or {})
+            after = replace(self._rows_now(), tools=self._rows[number].tools)
         except psycopg.Error as error:
             trouble = translate(error, self._connection, name, where=self.database.where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")
-        return StatementResult(self.number(after), after, answer, _key(answer))
+        return StatementResult(self.number(after), after, answer, answer_key(answer))
 
     # Below psycopg, which forgets its prepared statements at each rollback; that would double the time of a question.
+    def _rows_now(self) -> Rows:
+        """All rows, in the question's transaction."""
+        result = self._run(b"EXECUTE af_read")
+        tables = (result.fname(one) for one in range(result.nfields))
+        return rows_from(
+            {(name or b"").decode(): json.loads(result.get_value(0, one) or b"[]") for one, name in enumerate(tables)}
+        )
+
     def _put(self, number: int) -> None:
         """Begins a transaction in which the tables hold these rows and no others."""
         open_now = self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
         put = f"BEGIN; EXECUTE af_put({Literal(self._texts[number]).as_string(self._connection)})"
-        result = self._connection.pgconn.exec_(("ROLLBACK; " * open_now + put).encode())
-        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        self._run(("ROLLBACK; " * open_now + put).encode())
+
+    def _run(self, command: bytes) -> psycopg.pq.abc.PGresult:
+        result = self._connection.pgconn.exec_(command)
+        if result.status not in (psycopg.pq.ExecStatus.COMMAND_OK, psycopg.pq.ExecStatus.TUPLES_OK):
             why = result.error_message.decode(errors="replace")
-            raise DatabaseAway(f"The rows could not be put back at {self.database.where}: {why}")
+            raise DatabaseAway(f"The rows could not be put in or read at {self.database.where}: {why}")
+        return result
 
     def close(self) -> None:
         """Closes the connection."""
@@ -261,7 +276,7 @@ class AnswerCache:
 _NUMBERS = re.compile(r'"(effect_id|attempt_id)":-?\d+')
 
 
-def _key(answer: list[dict[str, Any]]) -> str:
+def answer_key(answer: list[dict[str, Any]]) -> str:
     """The canonical text of an answer: numbers that a sequence gives, and times, are left out."""
     return _NUMBERS.sub(r'"\1":0', _in_answers(answer))
 

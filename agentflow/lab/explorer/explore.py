@@ -8,38 +8,43 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from ...agents import WORKFLOWS
 from ...database import Database
 from ...engine import Engine, find_database
-from ...errors import AgentFlowError, Suspend, describe_failure
-from ...model import Policy
-from ...run import DurableRunner, StepStore
+from ...errors import AgentFlowError, describe_failure
+from ...model import Policy, Tool
+from ...run import Workflow
+from ...tools import SimulatedTool
 from ..broken.catalogue import engine_class
 from ..history.words import brief
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
-from ..schedule.grammar import LANES, Move, Schedule, Setting
+from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
-from ..schedule.presets import REQUESTS, events_of, inputs_for
+from ..schedule.presets import REQUESTS, events_of, inputs_for, named
+from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
-from .own_process import DidNotReturn, OutOfTime, SearchProgress, run_apart
-from .replayed_worker import WrongCode, noting_steps
+from .exchange import Exchange
+from .own_code import OwnCode
+from .own_invariant import OwnCheck, own_invariants
+from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run_apart
 from .report import Exploration, Finding
-from .search import DEAD, Bounds, Fall, Graph, Rules
-from .trace import walked
+from .search import Bounds, Graph, Rules
+from .trace import finding, what_comes
 from .transitions import EndedAs, World
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
-MOST_MOVES = 10
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNLIKE = "the end of its undisturbed run"
@@ -52,21 +57,37 @@ class ExplorerError(AgentFlowError):
 
 
 def explore(
-    engine: Engine | type[Engine] | None = None, *, without: Iterable[str] = (), workflow: str = "support_agent",
-    workflows: int = 1, workers: int = 2, crashes: int = 2, expiries: int = 2, lost_replies: int = 1, renewals: int = 0,
-    forgettings: int = 0, payloads: int = 1, model: Literal["steady", "varying"] = "steady",
+    engine: Engine | type[Engine] | None = None, *, without: Iterable[str] = (),
+    workflow: str | Workflow = "support_agent", inputs: Sequence[Any] | None = None, tool: Tool | None = None,
+    invariants: Sequence[OwnCheck] = (), workflows: int | None = None, workers: int = 2, crashes: int = 2,
+    expiries: int = 2, lost_replies: int = 1, renewals: int = 0, forgettings: int = 0, payloads: int = 1,
+    lost_commits: int = 0, model: Literal["steady", "varying"] = "steady",
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
-    moves: int | None = None, time_limit: float = 600.0, stop_at: StopAt = "harm", progress: bool | None = None,
-    schema: str | None = None, expect: Literal["completed", "failed"] = "completed",
+    moves: int | None = None, time_limit: float = 600.0,
+    stop_at: StopAt = "harm", progress: bool | None = None, schema: str | None = None,
+    expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
 ) -> Exploration:  # fmt: skip
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
     Nothing is tried, and nothing certified, unless an undisturbed run of each workflow ends as you `expect`.
     `engine` is an engine, a class of engines (also your own), or None for the real one; `without` takes guards from it.
+    `workflow` is a name that the engine knows, or a function; `inputs` has a JSON value for each workflow (without it, the
+    presets' requests). `invariants` are functions of the Rows before and after a transaction; see own_invariant().
+
+    Your code runs for real, and a step's body each time that a worker is brought to where it stood: dozens of times. So
+    explore no step that costs money or changes something; the result says how often each ran. A `tool` (the engine's, or
+    one that a side effect names) that offers `snapshot()` and `restore(state)` runs for every state that it comes to, and is
+    put back at the end. The body of any other runs once for each call, behind a ledger that answers a repeated key as the
+    tool would have to; the result then says "explored as if your tool kept its keys". See own_code.
+
     Everything happens in a schema of its own (`schema`, which must not exist), which is dropped afterwards. `moves` bounds the
     length of a schedule, `time_limit` (seconds) the search. `stop_at` is the kind of finding that ends it: `harm` (a loss of
-    authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code is wrong,
-    BadSchedule for an unknown workflow.
+    authority is noted on the way), `authority` (either), `never`. Raises ExplorerError if the engine's code or yours is wrong,
+    BadSchedule for an unknown workflow, UnfaithfulValue for an input that JSON cannot hold.
+
+    `reduce` takes a state and those that an exchange of workers makes of it for one, where workers' names are only compared: not
+    with an engine class of your own, nor with answers that hold a name (`model="varying"` with unique names). The verdict, the
+    findings and the number of schedules are those of the whole space, which `reduce=False` searches.
 
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here, and what it prints is discarded (play a schedule on a Stepper to see
@@ -74,20 +95,36 @@ def explore(
     """
     near = engine.database if isinstance(engine, Engine) else find_database()
     kind, guards = _kind_of(engine)
-    setting = Setting(workflow, tuple(sorted({*guards, *without})), workflows, model, names, retry)
-    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads)
-    plan = _Plan(setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect)
+    functions = dict(engine.workflows if isinstance(engine, Engine) else WORKFLOWS)
+    name, functions[name] = named(workflow, functions)
+    if not re.fullmatch(NAME, name):
+        raise ExplorerError(
+            f"workflow={name} has no name that a schedule can hold. Nothing was explored; make it with `def`."
+        )
+    many = (len(inputs) if isinstance(inputs, list | tuple) else 1) if workflows is None else workflows
+    setting = Setting(name, tuple(sorted({*guards, *without})), many, model, names, retry)
+    bounds = Bounds(crashes, expiries, lost_replies, renewals, forgettings, payloads, lost_commits)
+    try:
+        checks = own_invariants(invariants)
+    except WrongCode as wrong:
+        raise ExplorerError(f"{wrong} Nothing was explored.") from None
+    plan = _Plan(
+        setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1,
+        checks, functions[name] is not WORKFLOWS.get(name),
+    )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
-        _explored(kind, engine, database, setting) as made,
+        _explored(kind, engine, database, setting, functions, tool) as made,
     ):
-        inputs = inputs_for(setting, made.workflows)
+        plan = replace(plan, reduce=plan.reduce and Exchange.applies(made, setting))
+        given = inputs_for(setting, made.workflows, inputs)
         found: list[Finding] = []
         reached = SearchProgress.shared(plan.began + max(time_limit, UNDISTURBED_SECONDS))
-        with progress_bar(" states", progress) as show:
+        own = OwnCode(reached, made)
+        with progress_bar(" states", progress) as show, _put_back(own, made):
             try:
                 return run_apart(
-                    partial(_explored_here, plan, made, inputs, reached), reached, show, found.append, STUCK_SECONDS
+                    partial(_explored_here, plan, made, given, own), reached, show, found.append, STUCK_SECONDS
                 )
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
@@ -108,6 +145,9 @@ class _Plan:
     began: float
     time_limit: float
     expect: str
+    reduce: bool
+    invariants: tuple[Invariant, ...]
+    own: bool
 
     def __post_init__(self) -> None:
         there = 1 <= self.workers <= len(LANES) and 1 <= self.setting.requests <= len(REQUESTS)
@@ -132,30 +172,46 @@ class _Plan:
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
             sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
-            graph.rules.world.events if graph else (), uncertified, about,
+            graph.rules.world.events if graph else (), uncertified, about, self.reduce,
+            json.loads(reached.bodies or '{"as_if": []}'), self.own,
         )  # fmt: skip
 
 
 def _explored_here(
-    plan: _Plan, engine: Engine, inputs: Sequence[Any], reached: SearchProgress, tell: Callable[[Finding], None]
+    plan: _Plan, engine: Engine, inputs: Sequence[Any], own: OwnCode, tell: Callable[[Finding], None]
 ) -> Exploration:
     """The whole exploration, in this process. Each finding is told at once."""
-    budget = engine.policy.crash_budget
+    budget, reached = engine.policy.crash_budget, own.progress
     cache = AnswerCache(engine.database, keep_crashes=plan.bounds.expiries + 1 > budget)
     try:
-        graph = _prepared(cache, engine, plan, inputs, reached)
+        graph = _prepared(cache, engine, plan, inputs, own)
         if unlike := _unlike(graph.rules.world, plan.expect):
             graph.stopped = UNLIKE
             return plan.report(reached, (), graph, unlike)
         reached.deadline, reached.searching = plan.began + plan.time_limit, True
-        graph.tell = lambda fall: tell(_finding(graph, plan.setting, fall))
+        graph.tell = lambda fall: tell(finding(graph, plan.setting, fall))
         _search(graph, plan.moves, ENDING[plan.stop_at])
         reached.deadline = math.inf
-        findings = [_finding(graph, plan.setting, fall, _what_comes) for fall in graph.falls.values()]
+        findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
     finally:
         cache.close()
+        own.put_back()
     return plan.report(reached, findings, graph)
+
+
+@contextmanager
+def _put_back(own: OwnCode, engine: Engine) -> Iterator[None]:
+    """Afterwards the engine's tool, if it can be put back, is as it was. Raises ExplorerError if it cannot be used."""
+    try:
+        if not isinstance(engine.tool, SimulatedTool):
+            own.known(engine.tool)
+        try:
+            yield
+        finally:
+            own.put_back()
+    except WrongCode as wrong:
+        raise ExplorerError(f"Nothing is certified: {str(wrong).rstrip('.')}. {FIX_IT}") from wrong
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -165,12 +221,17 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
     return (Engine, guards) if guards and engine_class(guards) is kind else (kind, ())
 
 
-def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], reached: SearchProgress) -> Graph:
+def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], own: OwnCode) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     try:
-        world = World(cache, engine, plan.setting, inputs, reached, lambda: UNDISTURBED)
-        with reached.in_code(UNDISTURBED):
-            world.events = _events(engine, plan.setting, reached)
+        for _ in range(
+            2
+        ):  # a tool that only a side effect names is met on the way, and its state is a part of the first rows
+            first = own.first()
+            world = World(cache, engine, plan.setting, inputs, own, lambda: UNDISTURBED, plan.invariants)
+            _await(world)
+            if first == own.first():
+                break
         world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
@@ -185,7 +246,8 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
             f"An undisturbed run (schedule `A*`) leaves its workflow {ends[0]}, while the real Engine leaves it {ends[1]}."
             f'{_raised(world)} See what happens: `Stepper({type(engine).__name__}(...)).play("A*")`; fix it, and explore again.'
         )
-    return Graph(Rules(world, plan.bounds, plan.workers))
+    rules = Rules(world, plan.bounds, plan.workers)
+    return Graph(rules, Exchange(world, rules.lanes) if plan.reduce else None)
 
 
 def _unlike(world: World, expect: str) -> str:
@@ -199,11 +261,12 @@ def _unlike(world: World, expect: str) -> str:
         "ready": "is never done, whoever works on it", "cancelled": "is cancelled", "failed": "fails",
     }[row["status"]]  # fmt: skip
     fix = f"Fix it, or explore it with expect={expect!r} left out" if expect == "failed" else FIX_IT[:-1]
-    if row["status"] == "failed":
+    if row["error"]:
         error, raised = json.loads(row["error"]), world.player.raised
         why = f"{error['type']}: {error['message'].partition('. Catch StepFailed')[0]}"
         line = own_line(raised) if raised and describe_failure(raised)["message"] in error["message"] else ""
         did += f": {brief(why, 300)}{brief(line, 100)}"
+    if row["status"] == "failed":
         fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
     given = f"It was given {brief(row['input'], 80)}" + "".join(
         f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events
@@ -230,7 +293,8 @@ def _promised(world: World, engine: Engine, inputs: Sequence[Any]) -> tuple[Ende
     if type(engine) is Engine or world.setting.without:
         return ()
     plain = Engine(world.cache.database, workflows=engine.workflows, policy=engine.policy)
-    real = World(world.cache, plain, world.setting, inputs, world.player.progress, world.player.where)
+    plain.tool = plain.world if engine.tool is engine.world else engine.tool
+    real = World(world.cache, plain, world.setting, inputs, world.own, world.player.where)
     real.player.engine.world.answers, real.events = engine.world.answers, world.events
     return real.outcomes(real.finished(real.first))
 
@@ -261,75 +325,29 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
         raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
 
 
-def _events(engine: Engine, setting: Setting, reached: SearchProgress) -> tuple[tuple[str, Any], ...]:
-    """What the workflow waits for, each with the payload that is delivered first: from the presets, or from a dry run."""
-    known = events_of(setting.workflow)
-    if known is None:
-        known = tuple(_awaited(engine, setting, reached))
-    return tuple((name, True) for name in known)
-
-
-def _awaited(engine: Engine, setting: Setting, reached: SearchProgress) -> list[str]:
-    found: dict[str, Any] = {}
-    value, store = inputs_for(setting, engine.workflows)[0], StepStore()
-    function = noting_steps(engine.workflows[setting.workflow], setting.workflow, reached)
+def _await(world: World) -> None:
+    """Finds the events that are waited for, with the payloads that are delivered first: from the presets, or as it waits."""
+    world.events = tuple((name, True) for name in events_of(world.setting.workflow) or ())
     for _ in range(100):
-        run = DurableRunner("dry-run", store, found, tool=lambda call: engine.world.answers.get(call.action, {}))
-        try:
-            function(run, value)
+        waits = {row["waiting_for"] for row in world.cache.rows(world.finished(world.first)).workflows}
+        new = waits - {None, *dict(world.events)}
+        if not new:
             break
-        except Suspend as parked:
-            found[parked.waiting_for] = True
-        except BaseException:  # what it raises is reported by the undisturbed run
-            break
-    return list(found)
-
-
-def _finding(
-    graph: Graph, setting: Setting, fall: Fall, comes: Callable[[Graph, int], Iterable[Move]] = lambda *_: ()
-) -> Finding:
-    """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
-    moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
-    history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
-    return Finding(
-        one.name, one.kind, one.sentence, Schedule(setting, moves), brief(str(fall.guilty), 1000), history, then
-    )
-
-
-def _what_comes(graph: Graph, number: int) -> Iterator[Move]:
-    """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
-    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
-    places = dict(zip(lanes, at, strict=True))
-    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
-    dead = [lane for lane, place in places.items() if place == DEAD]
-    lane = (free + dead or [""])[0]
-    if lane in dead:
-        yield Move("start", lane)
-    for _ in range(MOST_MOVES if lane else 0):
-        moves, given = world.given_time(rows)
-        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
-        if then == rows:
-            return
-        yield from [*moves, Move("go", lane, None)]
-        rows = then
+        world.events += tuple((name, True) for name in sorted(new))
 
 
 @contextmanager
 def _explored(
-    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting
-) -> Iterator[Engine]:
+    kind: type[Engine], engine: Engine | type[Engine] | None, database: Database, setting: Setting,
+    functions: Mapping[str, Workflow], tool: Tool | None,
+) -> Iterator[Engine]:  # fmt: skip
     """An engine of the class on the explorer's schema, whose leases and back-offs end only by a move."""
     given = engine if isinstance(engine, Engine) else None
+    options: dict[str, Any] = {} if functions == WORKFLOWS else {"workflows": functions}
     policy = replace(
         given.policy if given else Policy(), lease_seconds=LEASE_SECONDS, first_delay=LEASE_SECONDS,
         max_delay=LEASE_SECONDS, unknown_outcome=setting.retry,
     )  # fmt: skip
-    options: dict[str, Any] = {"workflows": given.workflows} if given else {}
-    if given and given.tool is not given.world:
-        raise ExplorerError(
-            "This engine has its own tool, but the explorer can restore only what the simulated world holds. Explore an "
-            "engine without `tool=`."
-        )
     try:
         made = kind(database, policy=policy, **options)
     except TypeError as error:
@@ -338,6 +356,9 @@ def _explored(
         ) from error
     if given:
         made.world.answers = given.world.answers
+    if tool is None and given and given.tool is not given.world:
+        tool = given.tool
+    made.tool = made.tool if tool is None else tool
     try:
         yield weakened(made, setting)
     finally:

@@ -44,6 +44,10 @@ class OutOfTime(AgentFlowError):
     """The time for the whole exploration is over; raised between two transactions."""
 
 
+class WrongCode(AgentFlowError):
+    """An engine, workflow or tool raised an unexpected error, or is not a function of the answers it gets."""
+
+
 class DidNotReturn(AgentFlowError):
     """The explored code was killed: it ran too long, it was running when the time was over, or its process ended."""
 
@@ -57,7 +61,7 @@ class SearchProgress(ctypes.Structure):
 
     `code_since` is when the explored code began to run (0: it does not run now), `deadline` when the exploration must end;
     both as time.monotonic(), which is the same clock in both processes. `forked`: the explored code has called
-    os.fork(). `step` is a sentence about the last step that it asked for, or empty.
+    os.fork(). `step` is a sentence about the last step that it asked for, or empty; `bodies` is JSON about own code that ran.
     """
 
     _fields_ = [
@@ -65,6 +69,7 @@ class SearchProgress(ctypes.Structure):
         ("forked", ctypes.c_bool), ("step", ctypes.c_char * 1000),
         ("states", ctypes.c_longlong), ("transitions", ctypes.c_longlong), ("depth", ctypes.c_longlong),
         ("statements", ctypes.c_longlong), ("rows", ctypes.c_longlong), ("_where", ctypes.c_char * 4000),
+        ("bodies", ctypes.c_char * 20_000),
     ]  # fmt: skip
 
     @classmethod

@@ -13,31 +13,34 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import pickle
+import random
 import re
 import sys
 import threading
 import traceback
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import count
+from typing import Any, NoReturn
 
 from psycopg.rows import DictRow
 
 from ...database import Run
 from ...engine import Engine
-from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, StatementRefused
+from ...errors import CrashInjected, DatabaseAway, LostLease, OutcomeUnknown, StatementRefused
 from ...model import Boundary
 from ...run import DurableRunner, Workflow
-from ...statements import ALL_STATEMENTS, ONLY_READ
-from ...tools import no_answer
+from ...statements import ALL_STATEMENTS, GUARDED, ONLY_READ
+from ...tools import SimulatedTool, no_answer
 from ...worker import carry
-from ..broken.catalogue import texts
+from ..broken.catalogue import engine_class, texts
 from ..laboratory.laboratory import LEASE_SECONDS
-from .answer_cache import Answer, comparable, question
-from .own_process import SearchProgress
+from .answer_cache import Answer, AnswerCache, StatementResult, comparable, question
+from .own_code import Left, OwnCode, StandIn, States
+from .own_process import WrongCode
 
 Program = Callable[[Engine], str]
 """What is played: one claim of a worker, or one act from outside. It returns how it ended."""
@@ -54,8 +57,12 @@ class Stopped(CrashInjected):
     """The next statement has no recorded answer: the worker stands here."""
 
 
-class WrongCode(AgentFlowError):
-    """An engine or workflow raised an unexpected error, or is not a function of the answers it gets."""
+class _AtOnce(threading.Event):
+    """Nobody waits before a lost answer is asked for again: it is played, and again each time the run is played."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Returns at once."""
+        return self.is_set()
 
 
 @dataclass(frozen=True)
@@ -66,28 +73,57 @@ class PendingStatement:
     text: str
     params: Mapping[str, Any]
     question: str
+    asked: Callable[[str, AnswerCache, int], StatementResult] | None = field(default=None, compare=False)
+    """What answers it for these rows instead of PostgreSQL: a tool of one's own."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the learner's code."""
+        return {**vars(self), "asked": None}
 
 
 @dataclass(eq=False)
 class Place:
     """Where a program stands after some answers: before `pending`, or at its end (`ended`).
 
-    `stands` is the boundary at which its hook was called; None means in the middle of a move. `lost` in an answer says that
-    the tool's reply did not arrive.
+    `stands` is the boundary at which its hook was called; None means in the middle of a move. An answer comes with whether the
+    tool's reply was lost, and with the states of own tools then; `left` is what its code did to these since the last one.
+    `came` says from which place (None: it is the first), by which answer, and with what.
     """
 
     number: int
     program: str
-    answers: tuple[tuple[KeptAnswer, bool], ...]
+    answers: tuple[tuple[KeptAnswer, bool, States], ...]
     questions: tuple[str, ...]
     pending: PendingStatement | None
     stands: Boundary | None
     ended: str | None
-    then: dict[tuple[str, bool], Place] = field(default_factory=dict)
+    left: Left | None = None
+    came: tuple[int, str, tuple[bool, States]] | None = None
+    then: dict[tuple[str, bool, States], Place] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a finished search is walked by: whether there were answers, but not which, nor where they led."""
-        return {**vars(self), "answers": ((b"", False),) if self.answers else (), "questions": (), "then": {}}
+        return {
+            **vars(self),
+            "answers": ((b"", False, ()),) if self.answers else (),
+            "questions": (),
+            "came": None,
+            "then": {},
+        }
+
+    def is_like(self, other: Place) -> bool:
+        """Whether it stands before the same statement, and has done nothing beside it either."""
+        return (self.pending, self.stands, self.ended, self.left) == (other.pending, other.stands, other.ended, None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it waits for an answer to what it has asked before, without hearing the answer."""
+        return bool(self.answers) and isinstance(self.answers[-1][0], OutcomeUnknown)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether any answer was lost, so that it may have looked whether a refused row tells of a commit of its own."""
+        return any(isinstance(answer, OutcomeUnknown) for answer, *_ in self.answers)
 
     def went_wrong(self) -> str:
         """The beginning of a sentence about what its code did from here."""
@@ -97,16 +133,18 @@ class Place:
 class Player:
     """Plays programs on an engine whose database answers from a record."""
 
-    def __init__(self, engine: Engine, progress: SearchProgress, where: Callable[[], str]) -> None:
-        self.progress, self.where = progress, where
+    def __init__(self, engine: Engine, own: OwnCode, where: Callable[[], str]) -> None:
+        self.progress, self.own, self.where = own.progress, own, where
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
-        self._known = _known(engine)
+        self._known, self._refuses_alike = _known(engine), is_known(engine)
         self.engine.database = engine.database.with_door(self._door)
+        self.engine.database.give_up = _AtOnce()
         world = copy.copy(engine.world)
         world.database = engine.world.database.with_door(self._door)
-        self.engine.tool = world if engine.tool is engine.world else engine.tool
         self.engine.world = world
+        self.engine.tool = self.stand_in(engine.tool)
+        self._wrong = ""
         self._programs: dict[str, Program] = {}
         self._roots: dict[str, Place] = {}
         self.places: list[Place] = []
@@ -121,42 +159,67 @@ class Player:
         if name not in self._roots:
             self._programs[name], self.moving = program, None
             self._roots[name] = self._place(name, (), ())
+            self.places.append(self._roots[name])
         return self._roots[name]
 
-    def after(self, place: Place, answer: Answer, key: str, lost: bool = False) -> Place:
-        """Where the program stands after one more answer. Raises WrongCode."""
-        found = place.then.get((key, lost))
+    def stand_in(self, tool: Any) -> Any:
+        """What is called instead of this tool."""
+        if isinstance(tool, SimulatedTool):
+            tool = copy.copy(tool)
+            tool.database = self.engine.world.database
+            return tool
+        try:
+            return StandIn(self.own.known(tool), self.own, self.answer)
+        except WrongCode as wrong:
+            self._stop(str(wrong))
+
+    def after(self, place: Place, answer: Answer, key: str, lost: bool, states: States) -> Place:
+        """Where the program stands after one more answer, which came in these states of own tools. Raises WrongCode.
+
+        All refusals of a write by the guards of its row lead to one place: what the row held then, the real engine and those
+        of the catalogue only put into the words of the error that ends the run.
+        """
+        assert place.pending
+        if self._refuses_alike and place.pending.name in GUARDED and isinstance(answer, list) and answer:
+            by_its_row = answer[0]["outcome"] == "refused" and answer[0]["guards"] not in ([], ["intent"])
+            key = "refused" if by_its_row and not place.doubts else key
+        found = place.then.get((key, lost, states))
         if found is None:
-            assert place.pending
             if len(place.answers) == MOST_STATEMENTS:
                 raise WrongCode(f"more than {MOST_STATEMENTS} statements in one run; is there an endless loop?")
             questions = (*place.questions, place.pending.question)
             kept = answer if isinstance(answer, Exception) else pickle.dumps(answer)
-            found = place.then[key, lost] = self._place(place.program, (*place.answers, (kept, lost)), questions)
+            made = self._place(place.program, (*place.answers, (kept, lost, states)), questions)
+            made.came = place.number, key, (lost, states)
+            same = (one for to, one in place.then.items() if to[:2] == (key, lost) and one.is_like(made))
+            found = place.then[key, lost, states] = next(same, made)
+            if found is made:
+                self.places.append(made)
         return found
 
-    def _place(self, name: str, answers: tuple[tuple[KeptAnswer, bool], ...], questions: tuple[str, ...]) -> Place:
+    def _place(
+        self, name: str, answers: tuple[tuple[KeptAnswer, bool, States], ...], questions: tuple[str, ...]
+    ) -> Place:
         self._answers, self._expected, self._questions = answers, questions, list[str]()
         self._pending: PendingStatement | None = None
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
-        self._name, self._token, self._thread = name, 0, threading.get_ident()
+        self._name, self._claimed, self._thread = name, "", threading.get_ident()
         with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
             ended = self._played(self._programs[name])
+            left = self.own.left(answers[-1][2]) if answers and not self._wrong else None
         if not self._wrong and self._pending is None and len(self._questions) != len(questions):
             self._wrong = _not_a_function(self._questions, questions)
         if self._wrong:
             raise WrongCode(self._wrong)
         ended = None if self._pending else ended  # its code may have swallowed the stop; it stands there all the same
-        place = Place(len(self.places), name, answers, questions, self._pending, self._stands, ended)
-        self.places.append(place)
-        return place
+        return Place(len(self.places), name, answers, questions, self._pending, self._stands, ended, left)
 
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _numbered_uuids(lambda: f"{self._name}, token {self._token}"):
+            with _repeatable_chance(self._whose):
                 return program(self.engine)
         except Stopped:
             return None
@@ -167,6 +230,10 @@ class Player:
                 return None
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
+
+    def _whose(self) -> str:
+        """Whose chance it is: each claim's own, whoever the worker is, so that an exchange of workers changes nothing."""
+        return self._claimed or self._name
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
@@ -181,11 +248,6 @@ class Player:
                 raise no_answer(str(boundary.subject), "reply")
 
     def _before(self, boundary: Boundary) -> None:
-        if self._stands and self._stands.transaction == "tool" and not self._pending:
-            self._stop(
-                f"the tool of action {self._stands.subject!r} is not a transaction of the simulated world "
-                "(engine.world), so what it does cannot be put back. Explore with the engine's own tool."
-            )
         passed = self._passed
         if passed and passed.outcome == "refused" and replace(passed, edge="before", outcome=None) == boundary:
             return  # the same statement again, because the refused row would do now: one move, as in a lane
@@ -207,12 +269,12 @@ class Player:
             self._stop("it opens its own connection to PostgreSQL, so the explorer cannot restore the rows.")
         return self.answer(name, text, params)
 
-    def _stop(self, wrong: str) -> None:
+    def _stop(self, wrong: str) -> NoReturn:
         self._wrong = self._wrong or wrong
         raise Stopped(wrong)
 
-    def answer(self, name: str, text: str, params: Mapping[str, Any] | None) -> list[DictRow]:
-        """The recorded answer to the statement. Raises Stopped if there is none yet."""
+    def answer(self, name: str, text: str, params: Mapping[str, Any] | None, asked: Any = None) -> list[DictRow]:
+        """The recorded answer to the statement, or to the call of a tool (`asked`). Raises Stopped if there is none yet."""
         if self._pending is not None or self._wrong:
             raise Stopped("it stands already")
         if params and params.get("p_error") and self.raised is None:
@@ -225,26 +287,31 @@ class Player:
                 self._stop(
                     f"{name} reads the history or the tool's attempts, which belong to the past, not to a state."
                 )
-            if text not in self._known:
+            if text not in self._known and not asked:
                 self._stop(
                     f"{name} is not one of the statements by which AgentFlow runs a workflow, so it may read what is not "
                     "part of a state (who wrote a row, when, how often), and different schedules would be taken for one. Explore "
                     "an engine that overrides methods, or take guards away with `without=`."
                 )
-            self._pending = PendingStatement(name, text, plain, asks)
+            self._pending = PendingStatement(name, text, plain, asks, asked)
             raise Stopped(name)
         if asks != self._expected[position]:
             self._stop(_not_a_function([*self._questions, asks], self._expected))
         self._questions.append(asks)
         self._stands = None
-        answer, lost = self._answers[position]
+        answer, lost, states = self._answers[position]
+        try:
+            self.own.put(states, afresh=position + 1 == len(self._answers))
+        except WrongCode as wrong:
+            self._stop(str(wrong))
         self._lost = self._lost or lost
         if isinstance(answer, Exception):
             answer.__cause__ = answer.__context__ = None
             raise answer.with_traceback(None)
         rows: list[DictRow] = pickle.loads(answer)
         if name == "claim" and rows:
-            self._token = rows[0].get("fence_token", 0)
+            self._claimed = f"{rows[0]['id']}, token {rows[0].get('fence_token')}"
+            random.seed(self._claimed)
         return rows
 
 
@@ -252,26 +319,33 @@ def _not_a_function(questions: list[str], expected: tuple[str, ...]) -> str:
     differing = (pair for pair in zip(questions, expected, strict=False) if pair[0] != pair[1])
     now, before = next(differing, ("nothing", "something"))
     return (
-        f"the same answers led to {now:.300} now and to {before:.300} before. An engine that is explored must be a function "
-        "of its answers: no clock, no random numbers, nothing kept from another run."
+        f"the same answers led to {now:.300} now and to {before:.300} before. What is explored must be a function of its "
+        "answers: no clock, nothing kept from another run."
     )
 
 
 @contextmanager
-def _numbered_uuids(whose: Callable[[], str]) -> Iterator[None]:
-    """uuid4() gives this thread the same values each time a program is played, and others under another claim."""
-    real, calls, here = uuid.uuid4, iter(range(1, 1_000_000)), threading.get_ident()
+def _repeatable_chance(whose: Callable[[], str]) -> Iterator[None]:
+    """Random numbers, tokens and UUIDs are the same in this thread each time a program is played, and others in each claim."""
+    real, state, calls, here = os.urandom, random.getstate(), count(1), threading.get_ident()
 
-    def numbered() -> uuid.UUID:
+    def numbered(size: int) -> bytes:
         if threading.get_ident() != here:
-            return real()
-        return uuid.UUID(bytes=hashlib.md5(f"{whose()}, {next(calls)}".encode()).digest(), version=4)
+            return real(size)
+        return hashlib.shake_128(f"{whose()}, {next(calls)}".encode()).digest(size)
 
-    uuid.uuid4 = numbered
+    vars(os)["urandom"] = vars(random)["_urandom"] = numbered  # the second is what `secrets` asks
+    random.seed(whose())
     try:
         yield
     finally:
-        uuid.uuid4 = real
+        vars(os)["urandom"] = vars(random)["_urandom"] = real
+        random.setstate(state)
+
+
+def is_known(engine: Engine) -> bool:
+    """Whether it is the real engine or one of the catalogue, of which is known what they do with names and refusals."""
+    return type(engine) is engine_class(getattr(engine, "without", ()))
 
 
 def _known(engine: Engine) -> frozenset[str]:
@@ -282,24 +356,32 @@ def _known(engine: Engine) -> frozenset[str]:
     return frozenset(text for name, text in by_name.items() if name not in _TELL_MORE)
 
 
-def noting_steps(function: Workflow, name: str, progress: SearchProgress) -> Workflow:
-    """The same workflow function, which notes each step that it asks for."""
+def noting(function: Workflow, name: str, player: Player) -> Workflow:
+    """The same workflow function; each step that it asks for is noted, and each tool that it names stood in for."""
 
-    def noting(run: DurableRunner, given: Any) -> Any:
-        real = run.step
+    def noted(run: DurableRunner, given: Any) -> Any:
+        real, act, own = run.step, run.side_effect, player.own
 
         def step(step_id: str, fn: Callable[[], Any]) -> Any:
-            progress.step = f" The last step that it asked for is {step_id!r} of workflow {name!r}.".encode()[:1000]
-            return real(step_id, fn)
+            own.note(step_id, name)
+            ran = len(run.ledger.executed)
+            try:
+                return real(step_id, fn)
+            finally:
+                if len(run.ledger.executed) > ran:
+                    own.ran_step(step_id)
 
-        vars(run)["step"] = step
+        def side_effect(name: str, key: str, tool: Any = None, arguments: Any = None) -> Any:
+            return act(name, key, tool and player.stand_in(tool), arguments)
+
+        vars(run).update(step=step, side_effect=side_effect)
         return function(run, given)
 
-    vars(noting)["states"] = getattr(function, "states", {})
-    return noting
+    vars(noted)["states"] = getattr(function, "states", {})
+    return noted
 
 
-def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]], progress: SearchProgress) -> Program:
+def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]], player: Player) -> Program:
     """One claim of a worker, made as in a lane. `functions` gives the workflows for a claim's label."""
 
     def play(engine: Engine) -> str:
@@ -308,7 +390,7 @@ def one_claim(identity: str, functions: Callable[[str], Mapping[str, Any]], prog
             if claim is None:
                 return "idle"
             function = functions(f"{identity}.{claim.fence_token}")[claim.name]
-            return carry(engine, claim, noting_steps(function, claim.name, progress), engine.tool)
+            return carry(engine, claim, noting(function, claim.name, player), engine.tool)
         except LostLease:
             return "lost"
         except StatementRefused:

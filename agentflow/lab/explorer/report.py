@@ -14,6 +14,8 @@ from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
 
+MOST_SHOWN = 12  # bodies that ran, by name
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -54,7 +56,10 @@ class Exploration:
     What follows a harm is not explored. One transaction, fault or event is one move.
     `statements` is how many statements PostgreSQL ran; `rows` how many different canonical rows there were.
     `events` arrive with these payloads. `uncertified` is why nothing is certified although no bound was hit, `about` what
-    was certified if it was no completed workflow with an effect, each in words.
+    was certified if it was no completed workflow with an effect, each in words. `reduced`: a state and those that an exchange of
+    workers makes of it are counted as one; schedules are those of the whole space all the same. `ran` counts the bodies of
+    `steps` and of own `tools` that ran for real, by name, and names the tools explored `as_if` they kept their keys; `own`: the
+    workflow is yours.
     """
 
     setting: Setting
@@ -74,6 +79,9 @@ class Exploration:
     events: tuple[tuple[str, Any], ...] = ()
     uncertified: str = ""
     about: str = ""
+    reduced: bool = False
+    ran: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = False
 
     @property
     def exhausted(self) -> bool:
@@ -87,11 +95,11 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """harm, authority, redundant (nothing fell, all was tried) or unknown (nothing is certified)."""
+        """harm, authority, holds (nothing fell, all was tried) or unknown (nothing is certified)."""
         kinds = {finding.kind for finding in self.findings}
         if kinds:
             return "harm" if "harm" in kinds else "authority"
-        return "redundant" if self.ok else "unknown"
+        return "holds" if self.ok else "unknown"
 
     @property
     def problem(self) -> str:
@@ -108,9 +116,10 @@ class Exploration:
         return {
             "setting": str(self.setting), "bounds": asdict(self.bounds), "workers": self.workers, "ok": self.ok,
             "verdict": self.verdict, "problem": self.problem, "about": self.about, "exhausted": self.exhausted,
-            "stopped": self.stopped, "states": self.states, "transitions": self.transitions,
+            "stopped": self.stopped, "states": self.states, "reduced": self.reduced, "transitions": self.transitions,
             "schedules": self.schedules, "ends": self.ends, "depth": self.depth,
             "seconds": round(self.seconds, 3), "statements_asked": self.statements, "rows": self.rows,
+            "bodies_run": dict(self.ran),
             "findings": [
                 {
                     "invariant": one.invariant, "kind": one.kind, "sentence": one.sentence, "schedule": one.line,
@@ -130,14 +139,27 @@ class Exploration:
         less += "".join(f"; {name}={value}" for name, value in assumed if value != getattr(Setting, name))
         moves = counted(self.depth, "move")
         depth = f"searched to a depth of {moves}" if self.stopped else f"{moves} to the farthest state"
-        figures = f"{self.states:,} states, {self.transitions:,} transitions, {depth}"
+        one = " (an exchange of workers makes no new one)" if self.reduced else ""
+        figures = f"{self.states:,} states{one}, {self.transitions:,} transitions, {depth}"
         asked = f"PostgreSQL was asked {self.statements:,} statements on {self.rows:,} different sets of rows"
         came = "".join(f"; event {brief(name, 40)!r} brings {json.dumps(payload)}" for name, payload in self.events)
         verdict = self.problem or f"Exhausted: every invariant holds. {self.about}".rstrip()
         said = [verdict, f"Bounds: {what}{less}{came}."]
         if not (self.uncertified and self.stopped):
-            said += [self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
+            said += [*self._your_code(), self._counted(), f"{figures}.", f"{asked}.", *map(str, self.findings)]
         return said
+
+    def _your_code(self) -> list[str]:
+        """What of the learner's own code ran for real, and which tools could not be put back."""
+        tools, steps = self.ran.get("tools"), self.ran.get("steps") if self.own else None
+        ran = [f"step {name!r} {counted(times, 'time')}" for name, times in (steps or {}).items()]
+        ran += [f"tool {name} {counted(times, 'time')}" for name, times in (tools or {}).items()]
+        shown = ", ".join(ran[:MOST_SHOWN]) + f", and {len(ran) - MOST_SHOWN} more" * (len(ran) > MOST_SHOWN)
+        said = [f"Your own code ran for real meanwhile: {shown}."] if ran else []
+        return said + [
+            f"{name} was explored as if your tool kept its keys: it offers no snapshot() and restore(state)."
+            for name in self.ran.get("as_if", ())
+        ]
 
     def _counted(self) -> str:
         """How many schedules there are, and how many end how."""

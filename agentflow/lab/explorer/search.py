@@ -9,22 +9,27 @@ the first way to a state is a shortest one. A move that changes nothing, such as
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 
-from ..history.faults import FAULTS, FaultKind
+from ..broken.catalogue import BROKEN
+from ..history.faults import FAULTS, FaultKind, can_lose
 from ..schedule.grammar import LANES, Move, deliver
 from ..verify.invariants import Guilty, Invariant
-from .own_process import OutOfTime, SearchProgress
-from .replayed_worker import Place, WrongCode
+from .exchange import DEAD, Exchange
+from .own_process import OutOfTime, SearchProgress, WrongCode
+from .replayed_worker import Place
 from .transitions import ENDS, Happened, World
 
-DEAD = -1
+_KILL, _EXPIRE, _FORGET = FAULTS["kill"], FAULTS["expire"], FAULTS["forget"]
 _LOSING = [kind for kind in FAULTS.values() if kind.loses]
+_ASKS = {
+    "claim",
+    *(broken.name for one in BROKEN.values() for broken in one.adds),
+}  # and changes nothing if nothing is found
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Bounds:
     renewals: int = 0
     forgettings: int = 0
     payloads: int = 1
+    lost_commits: int = 0
 
     def __str__(self) -> str:
         always, bounds = ("crashes", "expiries", "lost_replies"), asdict(self).items()
@@ -55,6 +61,7 @@ class ExplorerState(NamedTuple):
     renewals: int = 0
     forgettings: int = 0
     delivered: int = 0
+    lost_commits: int = 0
 
 
 Successor = tuple[Move, ExplorerState, Happened | None]
@@ -91,9 +98,11 @@ class Rules:
                 yield _move("go", self.lanes[index]), after, happened
         for kind in _LOSING:
             spent = self._spent(state, kind)
-            for index, place in alive:
-                if spent and place.stands and place.stands.transaction == "tool":
+            for index, place in alive if spent else ():
+                if spent and place.stands and can_lose(kind, place.stands.transaction):
                     happened = self.world.go(state.rows, place, kind.loses)
+                    if happened.rows == state.rows and place.stands.transaction in _ASKS:
+                        continue  # that nothing was found, nobody needs to hear
                     after = _at(happened.place.number, spent, index, happened.rows)
                     yield _move(kind.name, self.lanes[index]), after, happened
 
@@ -104,7 +113,7 @@ class Rules:
 
     def _dying(self, state: ExplorerState, alive: list[tuple[int, Place]]) -> Iterator[Successor]:
         """A worker that holds nothing has nothing to lose: its death would change nothing."""
-        spent = self._spent(state, FAULTS["kill"])
+        spent = self._spent(state, _KILL)
         for index, place in alive:
             if spent and place.answers:
                 rows = self.world.killed(state.rows, place.program)
@@ -121,14 +130,14 @@ class Rules:
     def _outside(self, state: ExplorerState) -> Iterator[Successor]:
         rows = self.world.cache.rows(state.rows)
         yield from self._timely(state, rows.workflows)
-        yield from self._delivering(state, rows.workflows)
-        spent = self._spent(state, FAULTS["forget"])
-        if spent and any(row["remembered"] for row in rows.effects):
+        if self.world.events:
+            yield from self._delivering(state, rows.workflows)
+        if (spent := self._spent(state, _FORGET)) and any(row["remembered"] for row in rows.effects):
             happened = self.world.forgotten(state.rows)
             yield _move("forget"), spent._replace(rows=happened.rows), happened
 
     def _timely(self, state: ExplorerState, workflows: tuple[DictRow, ...]) -> Iterator[Successor]:
-        spent, several = self._spent(state, FAULTS["expire"]), len(workflows) > 1
+        spent, several = self._spent(state, _EXPIRE), len(workflows) > 1
         alone = sum(row["lease"] == "live" for row in workflows) == 1
         for number, row in enumerate(workflows, 1):
             if row["status"] == "ready" and row["lease"] == "live" and spent:
@@ -169,15 +178,18 @@ class Fall:
 class Graph:
     """The states that were reached, breadth first, so the first way to each is a shortest one.
 
-    `following` holds, for each state that was expanded, the moves from it and the states to which they lead.
+    `following` holds, for each state that was expanded, the moves from it and the states to which they lead. With `exchange`,
+    a state stands for its images, too, and a move leads to a state or to an image of it. Images go on alike, so each schedule of
+    the whole space is still one way through the graph, and is counted once.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, exchange: Exchange | None = None) -> None:
         self.rules = rules
+        self._key: Callable[[ExplorerState], Hashable] = exchange.key if exchange else lambda state: state
         self.states: list[ExplorerState] = [rules.first]
         self.following: list[list[tuple[Move, int]]] = []
         self._harms: list[int] = []  # how many moves of each state do harm
-        self._numbers: dict[ExplorerState, int] = {rules.first: 0}
+        self._numbers: dict[Hashable, int] = {self._key(rules.first): 0}
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
         self.falls: dict[str, Fall] = {}
         self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
@@ -187,7 +199,7 @@ class Graph:
 
     def __getstate__(self) -> dict[str, Any]:
         """All that a search does not need alone."""
-        return {**vars(self), "_numbers": {}, "tell": None}
+        return {**vars(self), "_numbers": {}, "_key": None, "tell": None}
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -232,7 +244,7 @@ class Graph:
                 self._harms[at] += 1
                 continue  # what follows a harm is no news
             known = len(self.states)
-            target = self._numbers.setdefault(state, known)
+            target = self._numbers.setdefault(self._key(state), known)
             self.following[at].append((move, target))
             self.transitions += 1
             if target == known:
@@ -296,8 +308,14 @@ class Graph:
 
     def _order(self) -> list[int] | None:
         """The states, each after those that it leads to; None if some schedules go in a circle."""
-        leads = {number: [target for _, target in moves] for number, moves in enumerate(self.following)}
-        try:
-            return list(TopologicalSorter(leads).static_order())
-        except CycleError:
-            return None
+        left = [0] * len(self.states)  # how many moves lead to a state from states that are not in the order yet
+        for moves in self.following:
+            for _, target in moves:
+                left[target] += 1
+        order = [number for number, moves in enumerate(left) if not moves]
+        for number in order:  # which grows
+            for _, target in self.following[number]:
+                left[target] -= 1
+                if not left[target]:
+                    order.append(target)
+        return order[::-1] if len(order) == len(left) else None

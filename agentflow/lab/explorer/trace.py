@@ -8,31 +8,39 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ...model import Boundary
 from ...statements import TRANSACTIONS
 from ..history.faults import fault
-from ..schedule.grammar import Move
+from ..history.words import brief
+from ..schedule.grammar import Move, Schedule, Setting
 from ..schedule.lane_set import SHARED_NAME
 from .answer_cache import bare_entry
+from .exchange import DEAD
 from .replayed_worker import Place
-from .search import DEAD, Rules
+from .report import Finding
+from .search import Fall, Graph, Rules
+from .transitions import Happened
 
 _ADVANCES = {event for one in TRANSACTIONS.values() if one.advances for event in one.entries}
+MOST_MOVES = 10  # of what comes after a finding
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Walk:
     """A schedule walked move by move: the state it has come to, and the history so far.
 
-    Entries are a second apart, and identities are `A.1`, `A.2`, ... in the order of their starts.
+    Entries are a second apart, and identities are `A.1`, `A.2`, ... in the order of their starts. `happened` is what the last
+    move did.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.state, self.history = rules, rules.first, list[dict[str, Any]]()
+        self.happened: Happened | None = None
         self._starts = dict.fromkeys(rules.lanes, 1)
         self._holder: dict[str, str] = {}
         self._crashes = Counter[str]()
@@ -47,12 +55,15 @@ class Walk:
         if found is None:
             raise ValueError(f"{move} is not possible after {len(self.history)} entries of this schedule")
         state, happened = found
+        self.happened = happened
         kind = fault(move.verb)
         stood, before = self._place(move.lane), self.rules.world.cache.rows(self.state.rows)
         for entry in happened.entries if happened else ():
             self._write(self._renamed(dict(entry), move.lane))
-        if stood and stood.stands and stood.stands.workflow and (kind.worker or kind.loses):
-            self._fault(move, stood)
+        at = stood.stands if stood else None
+        whose = at and (at.workflow or (happened.entries[0]["workflow_id"] if happened and happened.entries else None))
+        if at and whose and ((at.workflow and kind.worker) or kind.loses):
+            self._fault(move, at, whose)
         if kind.strikes == "world":
             for workflow_id in dict.fromkeys(row["workflow_id"] for row in before.effects if row["remembered"]):
                 self._write(bare_entry(workflow_id, kind.event, "fault"))
@@ -64,12 +75,10 @@ class Walk:
         number = self.state.lanes[self.rules.lanes.index(lane)] if lane else DEAD
         return None if number == DEAD else self.rules.world.player.places[number]
 
-    def _fault(self, move: Move, stood: Place) -> None:
-        at = stood.stands
-        assert at and at.workflow
+    def _fault(self, move: Move, at: Boundary, workflow_id: str) -> None:
         kind, who = fault(move.verb), {"worker": self._identity(move.lane), "fence_token": at.token}
-        subject = at.subject if kind.loses else at.place
-        self._write(bare_entry(at.workflow, kind.event, "fault", subject=subject, **who))
+        subject = {"": at.place, "answer": at.name}.get(kind.loses, at.subject)
+        self._write(bare_entry(workflow_id, kind.event, "fault", subject=subject, **who))
 
     def _identity(self, lane: str) -> str:
         shared = self.rules.world.setting.names == "shared"
@@ -120,3 +129,32 @@ def walked(rules: Rules, moves: Iterable[Move]) -> Walk:
         for _ in range(move.times or 1):
             walk.take(replace(move, times=1))
     return walk
+
+
+def finding(
+    graph: Graph, setting: Setting, fall: Fall, comes: Callable[[Graph, int], Iterable[Move]] = lambda *_: ()
+) -> Finding:
+    """The fall with its schedule and history; `comes` gives the moves after it, which run explored code."""
+    moves, one = (*graph.way(fall.state), *filter(None, [fall.move])), fall.invariant
+    history, then = tuple(walked(graph.rules, moves).history), () if fall.move else tuple(comes(graph, fall.state))
+    return Finding(
+        one.name, one.kind, one.sentence, Schedule(setting, moves), brief(str(fall.guilty), 1000), history, then
+    )
+
+
+def what_comes(graph: Graph, number: int) -> Iterator[Move]:
+    """The moves of a worker that tries to finish what cannot be finished, if a lane has one to spare."""
+    (rows, at, *_), lanes, world = graph.states[number], graph.rules.lanes, graph.rules.world
+    places = dict(zip(lanes, at, strict=True))
+    free = [lane for lane, place in places.items() if place != DEAD and not world.player.places[place].answers]
+    dead = [lane for lane, place in places.items() if place == DEAD]
+    lane = (free + dead or [""])[0]
+    if lane in dead:
+        yield Move("start", lane)
+    for _ in range(MOST_MOVES if lane else 0):
+        moves, given = world.given_time(rows)
+        then = world.to_its_end(given, world.started(world.identity(lane, given))).rows
+        if then == rows:
+            return
+        yield from [*moves, Move("go", lane, None)]
+        rows = then

@@ -22,12 +22,14 @@ from ...tools import no_answer
 from ..laboratory.laboratory import LEASE_SECONDS
 from ..schedule.grammar import Move, Setting, deliver
 from ..schedule.lane_set import SHARED_NAME
+from ..schedule.lane_worker import lost_answer
 from ..schedule.presets import workflows_for
 from ..verify.invariants import ALL_THAT_A_WORKER_CAN_DO, INVARIANTS, Guilty, Invariant, Mover, Transition, violations
 from ..verify.snapshot import Rows
-from .answer_cache import AnswerCache
-from .own_process import SearchProgress
-from .replayed_worker import Place, Player, WrongCode, one_claim
+from .answer_cache import AnswerCache, StatementResult
+from .own_code import OwnCode, states_of
+from .own_process import WrongCode
+from .replayed_worker import PendingStatement, Place, Player, one_claim
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
 EndedAs = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
@@ -54,12 +56,15 @@ class World:
     """
 
     def __init__(
-        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], progress: SearchProgress,
-        where: Callable[[], str],
+        self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], own: OwnCode,
+        where: Callable[[], str], invariants: Sequence[Invariant] = (),
     ) -> None:  # fmt: skip
-        self.cache, self.setting, self.player = cache, setting, Player(engine, progress, where)
-        self.workflows = [f"request-{number}" for number in range(1, setting.requests + 1)]
+        self.cache, self.setting, self.invariants = cache, setting, (*INVARIANTS.values(), *invariants)
+        self.own, self.player = own, Player(engine, own, where)
+        prefix = "explored-" if own.first() else ""  # such a tool may remember a request-1 that was played
+        self.workflows = [f"{prefix}request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, str], Happened] = {}
+        self._judgments: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._roots: dict[str, Place] = {}
         self._finishes: dict[int, bool] = {}
         self._steady = dict(engine.workflows)
@@ -67,13 +72,13 @@ class World:
         def create(engine: Engine) -> None:
             engine.create_workflows(inputs, name=setting.workflow, workflow_ids=self.workflows)
 
-        self.first = self._outside(self.cache.number(Rows()), "create", create).rows
+        self.first = self._outside(self.cache.number(Rows(tools=own.first())), "create", create).rows
         self.expected: tuple[EndedAs, ...] = ()
         self.events: tuple[tuple[str, Any], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """What was found, without the learner's functions, which stay in their process."""
-        return {**vars(self), "_steady": {}}
+        return {**vars(self), "_steady": {}, "_judgments": {}, "own": None}
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -88,14 +93,14 @@ class World:
         """Where a worker of this identity stands before its claim."""
         if identity not in self._roots:
             functions = partial(workflows_for, self.setting, own=self._steady)
-            self._roots[identity] = self.player.start(identity, one_claim(identity, functions, self.player.progress))
+            self._roots[identity] = self.player.start(identity, one_claim(identity, functions, self.player))
         return self._roots[identity]
 
     def go(self, rows: int, place: Place, lost: str = "") -> Happened:
         """The worker's next transaction, up to where it stands before the one after.
 
-        `lost` is "request" or "reply", if that half of a call of the tool is. Raises WrongCode; OutOfTime after the deadline;
-        ValueError for a move that a finished exploration has not seen.
+        `lost` is "request" or "reply", if that half of a call of the tool is, or "answer", if PostgreSQL's is. Raises
+        WrongCode; OutOfTime after the deadline; ValueError for a move that a finished exploration has not seen.
         """
         key = rows, place.number, lost
         found = self._happened.get(key)
@@ -111,30 +116,55 @@ class World:
         return found
 
     def _go(self, number: int, place: Place, lost: str) -> Happened:
-        cache, stands, entries = self.cache, place.stands, []
-        before = after = cache.rows(number)
+        stood, stands, asked, before = place, place.stands, list[StatementResult](), number
         for _ in range(MOST_STEPS):
             pending = place.pending
             if pending is None:
                 break
             if lost == "request" and pending.name == "tool":  # the world never hears of it
-                place, lost = self.player.after(place, no_answer(str(stands and stands.subject), lost), lost), ""
+                silence = no_answer(str(stands and stands.subject), lost)
+                place, lost = self.player.after(place, silence, lost, False, states_of(self.cache.rows(number))), ""
             else:
-                result = cache.ask(number, pending.name, pending.text, pending.params, pending.question)
-                place = self.player.after(place, result.answer, result.key, lost == "reply" and pending.name == "tool")
-                number, after = result.rows, result.after
-                entries += result.entries()
+                result = self._answered(number, pending)
+                number, states = result.rows, states_of(result.after)
+                asked.append(result)
+                if lost == "answer" and not isinstance(result.answer, Exception):
+                    place = self.player.after(place, lost_answer(pending.name), lost, False, states)
+                    break  # it stands before the same statement again
+                no_reply = lost == "reply" and pending.name == "tool"
+                place = self.player.after(place, result.answer, result.key, no_reply, states)
+            if place.left:
+                whose = (at.workflow for at in (place.stands, stands) if at and at.workflow)
+                asked.append(self.own.written(self.cache, number, place.left, next(whose, "")))
+                number = asked[-1].rows
             if place.stands and place.pending:
                 break
         else:
             raise WrongCode(f"more than {MOST_STEPS} statements without reaching a transaction.")
         mover = Mover()
         if stands:
-            mover = Mover(stands.worker, stands.token, stands.workflow, stands.transaction, place.ended)
-        judged = Transition(before, replace(after, attempts=(), history=tuple(entries)), mover)
-        guilty = tuple(violations(judged))
+            who = stands.worker, stands.token, stands.workflow, stands.transaction
+            mover = Mover(*who, place.ended, stood.in_doubt)
         then = place if place.pending else self._roots.get(place.program, place)
-        return Happened(number, then, tuple(entries), guilty)
+        return Happened(number, then, *self._judged(before, tuple(asked), mover))
+
+    def _judged(
+        self, before: int, asked: tuple[StatementResult, ...], mover: Mover
+    ) -> tuple[tuple[DictRow, ...], tuple[tuple[Invariant, Guilty], ...]]:
+        """The entries of these statements, and the invariants that fell. Workers that stand at many places may do the same."""
+        key = before, tuple(map(id, asked)), mover  # which the cache keeps
+        if key not in self._judgments:
+            entries = tuple(entry for one in asked for entry in one.entries())
+            rows = self.cache.rows(before)
+            after = replace(asked[-1].after if asked else rows, attempts=(), history=entries)
+            self._judgments[key] = entries, tuple(violations(Transition(rows, after, mover), self.invariants))
+        return self._judgments[key]
+
+    def _answered(self, number: int, pending: PendingStatement) -> StatementResult:
+        if not pending.asked:
+            return self.cache.ask(number, pending.name, pending.text, pending.params, pending.question)
+        with self.player.progress.in_code(self.player.where()):
+            return pending.asked(pending.question, self.cache, number)
 
     def killed(self, rows: int, identity: str) -> int:
         """The rows after a worker's death: its lease is held by somebody who is gone, and who that was does not matter."""

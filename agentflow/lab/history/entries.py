@@ -149,7 +149,7 @@ class _Watch:
         if fault.worker:
             return 2 if mine.subject.startswith("before tool") else 0
         if fault.loses:
-            return 2 if fault.loses == "request" else 0
+            return {"request": 2, "reply": 0}.get(fault.loses, 1)
         # A plan, a checkpoint, a wait, a failure or a renewal may also be written by a worker that has not called.
         return 0 if mine.transaction in {"acknowledge", "postpone", "complete"} else 1
 

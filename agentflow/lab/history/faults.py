@@ -22,8 +22,8 @@ class FaultKind:
 
     In a picture, `label` stands on the clock, `strikes` is what the dotted line below it leads to, and `mark` is drawn there.
 
-    `worker` is what becomes of the worker. `loses` is the half of a call of the tool that never arrives; the worker has to
-    stand before that call. `bound` names which of the explorer's bounds it spends.
+    `worker` is what becomes of the worker. `loses` is what never arrives: half of a call of the tool, or PostgreSQL's answer to
+    another transaction; the worker has to stand before that. `bound` names which of the explorer's bounds it spends.
     """
 
     name: str
@@ -36,7 +36,7 @@ class FaultKind:
     strikes: Literal["worker", "lease", "row", "world"]
     mark: Literal["", "cross", "bar", "dot", "cut", "ring"] = ""
     worker: Literal["", "lost", "asleep", "awake"] = ""
-    loses: Literal["", "request", "reply"] = ""
+    loses: Literal["", "request", "reply", "answer"] = ""
     bound: str = ""
 
 
@@ -65,6 +65,12 @@ _KINDS = (
         event="reply_lost", sentence="the tool's reply to {who} is lost; nobody knows the outcome until it is called again",
         turn="the reply to {who} is lost", label="lose reply", strikes="worker", mark="dot",
         loses="reply", bound="lost_replies",
+    ),
+    FaultKind(
+        name="lose_answer", token="{lane}?", does="A's transaction is committed, and PostgreSQL's answer is lost",
+        event="answer_lost", sentence="PostgreSQL's answer to {who}'s {subject} is lost; {who} cannot know what came of it",
+        turn="PostgreSQL's answer to {who} is lost", label="unheard", strikes="worker", mark="dot",
+        loses="answer", bound="lost_commits",
     ),
     FaultKind(
         name="expire", token="expire{at}", does="the lease ends; expire@2: that of request-2",
@@ -97,6 +103,11 @@ _NONE = FaultKind(name="", event="", sentence="", label="", strikes="row")
 def fault(name: str) -> FaultKind:
     """The kind of fault of this name; for anything else, such as another verb, a kind that does nothing."""
     return FAULTS.get(name, _NONE)
+
+
+def can_lose(kind: FaultKind, transaction: str) -> bool:
+    """Whether what this fault loses belongs to the transaction: the tool has a request and a reply, each other one an answer."""
+    return bool(kind.loses) and (kind.loses == "answer") != (transaction == "tool")
 
 
 def fault_of(event: str) -> FaultKind:

@@ -79,7 +79,9 @@ class _Reader:
         }  # fmt: skip
         fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
         self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
-        self.handlers |= {name: self._call_lost for name, fault in FAULTS.items() if fault.loses}
+        self.handlers |= {
+            name: self._call_lost for name, fault in FAULTS.items() if fault.loses in ("request", "reply")
+        }
 
     @property
     def here(self) -> int:
@@ -222,7 +224,8 @@ class _Reader:
         own = list(own_after(self.entries, index, entry.who))
         told = [one.detail["replayed"] for one in own if "replayed" in one.detail]
         written = [one.transaction for one in own if one.transaction != "fault"]
-        nothing = bool(own) and not written and own[0].subject in {"after claim", "before load"}
+        unheard = bool(own) and fault_of(own[0].event).loses == "answer"  # it does not know of this claim
+        nothing = unheard or (bool(own) and not written and own[0].subject in {"after claim", "before load"})
         failed = written[:1] == ["fail"]  # nobody wrote where
         count = told[0] if told else 0 if nothing or failed else len(self.recorded)
         for number, name in enumerate(list(self.recorded)[:count], 1):

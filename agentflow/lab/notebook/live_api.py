@@ -1,4 +1,4 @@
-"""The real API inside a `with`: `agentflow api` in its own process, on a free port of 127.0.0.1, asked from a cell."""
+"""The real API, or a real worker, inside a `with`: `agentflow api` or `agentflow worker` in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -67,8 +68,17 @@ def live_api(engine: Engine) -> Iterator[Api]:
     """
     url = engine.database.address
     arguments = ["api", "--schema", engine.database.schema, "--port", "0", "--json"]
-    with connected(_command, {**os.environ, "DATABASE_URL": url}, arguments, name="api") as (_, channel):
+    with connected(_command, {**os.environ, "DATABASE_URL": url}, os.getcwd(), arguments, name="api") as (_, channel):
         yield _api(channel)
+
+
+@contextmanager
+def live_worker(engine: Engine, folder: str, *options: str, **environment: str) -> Iterator[BaseProcess]:
+    """Runs `agentflow worker` for this engine's laboratory in the folder; its process is killed afterwards."""
+    variables = {**os.environ, "DATABASE_URL": engine.database.address, **environment}
+    arguments = ["worker", "--schema", engine.database.schema, *options]
+    with connected(_command, variables, folder, arguments, name="worker") as (process, _):
+        yield process
 
 
 def _api(channel: Connection) -> Api:
@@ -80,9 +90,10 @@ def _api(channel: Connection) -> Api:
     raise AgentFlowError("The API did not start. Run `agentflow api` in a terminal: it says why.")
 
 
-def _command(environment: Mapping[str, str], arguments: list[str], channel: Connection) -> None:
+def _command(environment: Mapping[str, str], folder: str, arguments: list[str], channel: Connection) -> None:
     """Runs `agentflow` with these arguments in this process, and sends what it prints into the channel."""
     os.environ.update(environment)
+    os.chdir(folder)
     sys.argv = ["agentflow", *arguments]
     sys.stdout = _Sender(channel)
     runpy.run_module("agentflow", run_name="__main__")

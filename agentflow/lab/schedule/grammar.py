@@ -26,7 +26,7 @@ MAX_TIMES = 1_000
 MAX_LENGTH = 10_000
 MAX_REQUESTS = 9
 
-_NAME = r"\w[\w.-]*"
+NAME = r"\w[\w.-]*"
 _PATTERNS = {
     "lane": r"(?P<lane>[A-D])",
     "times": r"(?P<times>[0-9]+)",
@@ -91,8 +91,8 @@ class Setting:
 
 _CHOICES = {"model": ("steady", "varying"), "names": ("unique", "shared"), "retry": ("call_again", "look_up")}
 _VALUES = {
-    "workflow": (_NAME, "is not a name"),
-    "without": (f"{_NAME}(,{_NAME})*", "is not a list of names"),
+    "workflow": (NAME, "is not a name"),
+    "without": (f"{NAME}(,{NAME})*", "is not a list of names"),
     "requests": (f"[1-{MAX_REQUESTS}]", f"is not a number from 1 to {MAX_REQUESTS}"),
     **{name: ("|".join(chosen), f"is not one of {', '.join(chosen)}") for name, chosen in _CHOICES.items()},
 }

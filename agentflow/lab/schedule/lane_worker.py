@@ -13,7 +13,7 @@ from psycopg.rows import DictRow
 
 from ...database import Database, Run
 from ...engine import Engine
-from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease
+from ...errors import AgentFlowError, CrashInjected, DatabaseAway, LostLease, OutcomeUnknown
 from ...model import Boundary, Claim
 from ...statements import ONLY_READ, TRANSACTIONS
 from ...tools import no_answer
@@ -22,7 +22,7 @@ from ..history.faults import fault
 from ..laboratory.laboratory import LEASE_SECONDS
 
 Order = str
-"""The verb of the move: go, halt, renew, kill, or a fault that loses a call of the tool."""
+"""The verb of the move: go, halt, renew, kill, or a fault that loses a half of a tool's call or PostgreSQL's answer."""
 Ended = RunOutcome | Literal["idle", "away", "trouble"]
 
 
@@ -60,7 +60,7 @@ class LaneWorker:
         self.engine = engine.with_hook(self._hook)
         self._outer = engine.hook
         self._order: Order = "go"
-        self._may_pass = False
+        self._may_pass = self._heard_nothing = False
         self._report = Report(Boundary("claim", "before", identity))
 
     def run(self) -> None:
@@ -100,12 +100,14 @@ class LaneWorker:
     def _before(self, boundary: Boundary) -> None:
         passed = self._report.passed
         again = passed and passed.outcome != "committed" and replace(passed, edge="before", outcome=None) == boundary
-        if again and self._report.ended is None:
+        if again and self._report.ended is None and not self._heard_nothing:
             return  # the same statement again, after a lost connection or a change in time: one move
         if not self._may_pass:
             self._stand(boundary)
-        self._may_pass = False
+        self._may_pass = self._heard_nothing = False
         self._lose(boundary)
+        if fault(self._order).loses == "answer" and (door := _door(self.engine, boundary)):
+            self._order, door.loses = "go", boundary.transaction
 
     def _lose(self, boundary: Boundary) -> None:
         """Loses the request to the tool before its call, or the reply after it, if that is the order."""
@@ -115,6 +117,10 @@ class LaneWorker:
             raise no_answer(str(boundary.subject), lost)
 
     def _after(self, boundary: Boundary) -> None:
+        door = _door(self.engine, boundary)
+        if door and door.unheard is not None:  # the worker does not know what it has claimed, but its laboratory does
+            boundary, self._heard_nothing = replace(boundary, workflow=boundary.workflow or door.unheard), True
+            door.unheard = None
         self._report = replace(self._report, passed=boundary, asked=asked_last(self.engine, boundary))
         self._lose(boundary)
         if self._order == "halt" and boundary.outcome == "committed":
@@ -145,25 +151,49 @@ class LaneWorker:
 
 def asked_last(engine: Engine, boundary: Boundary) -> AskedStatement | None:
     """The statement behind this boundary, if the engine's database has a door that remembers it."""
+    door = _door(engine, boundary)
+    return door.last if door and door.last and door.last.name == boundary.transaction else None
+
+
+def _door(engine: Engine, boundary: Boundary) -> _Door | None:
     door = (engine.world.database if boundary.transaction == "tool" else engine.database).door
-    last = door.last if isinstance(door, _RemembersLast) else None
-    return last if last and last.name == boundary.transaction else None
+    return door if isinstance(door, _Door) else None
 
 
-class _RemembersLast:
-    """A database's door that remembers the last transaction that passed it; see watched()."""
+class _Door:
+    """A database's door that remembers the last transaction that passed it, and loses an answer on demand; see watched().
 
-    last: AskedStatement | None = None
+    `loses` names the transaction whose answer is lost next: it is committed, and then the connection is closed. `unheard` is the
+    workflow that it was about ("" for none), until the worker's hook has seen it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database, self.loses = database, ""
+        self.last: AskedStatement | None = None
+        self.unheard: str | None = None
 
     def __call__(self, name: str, text: str, params: Mapping[str, Any] | None, run: Run) -> list[DictRow]:
         if name in TRANSACTIONS and name not in ONLY_READ:
             self.last = AskedStatement(name, dict(params or {}))
-        return run(name, text, params)
+        rows = run(name, text, params)
+        if name == self.loses:
+            self.loses, self.unheard = "", str(rows[0].get("id") or "") if rows else ""
+            self.database.close()
+            raise lost_answer(name)
+        return rows
+
+
+def lost_answer(name: str) -> OutcomeUnknown:
+    """What a worker hears instead of PostgreSQL's answer: what a connection that was lost on the way means."""
+    return OutcomeUnknown(
+        f"{name}: the connection was lost; it may have been committed, or may still be. Issue it again."
+    )
 
 
 def watched(database: Database, patience: float, application_name: str) -> Database:
     """The same database on separate connections, with a door that remembers the last transaction."""
-    return database.twin(patience=patience, application_name=application_name).with_door(_RemembersLast())
+    own = database.twin(patience=patience, application_name=application_name)
+    return own.with_door(_Door(own))
 
 
 def engine_of_a_lane(engine: Engine, identity: str, patience: float) -> Engine:

@@ -16,7 +16,7 @@ from ...model import Boundary
 from ...server import Server, default_home
 from ...statements import Statement
 from ..history.entries import Row
-from ..history.faults import fault
+from ..history.faults import can_lose, fault
 from ..verify.snapshot import read_rows
 from .grammar import Move, Setting
 from .lane_set import LaneSet
@@ -92,17 +92,21 @@ class Maker:
     def _order(self, move: Move) -> Moved:
         lane = self.lanes.lane(move.lane)
         at, kind = lane.standing, fault(move.verb)
-        if kind.loses and not (at and at.transaction == "tool" and at.edge == "before"):
-            place = at.place if at else "nowhere"
+        if kind.loses and not (at and at.edge == "before" and can_lose(kind, at.transaction)):
+            place, tool = at.place if at else "nowhere", kind.loses != "answer"
+            whose, where = (
+                ("the tool's", "the tool call") if tool else ("PostgreSQL's", "another transaction than the tool's")
+            )
             raise BadSchedule(
-                f'"{move}" loses the tool\'s {kind.loses}, so {move.lane} must stand before the tool call; it stands {place}.'
+                f'"{move}" loses {whose} {kind.loses}, so {move.lane} must stand before {where}; it stands {place}.'
             )
         if move.verb == "renew" and not (at and at.workflow):
             raise BadSchedule(f'"{move}" renews a lease, but {move.lane} holds no workflow.')
         moved = self.moved(move, lane.tell(move.verb))
-        if not kind.loses or not at or not at.workflow:
+        workflow = (at.workflow if at else None) or (moved.passed.workflow if moved.passed else None)
+        if not kind.loses or not at or not workflow:
             return moved
-        self._record(at.workflow, move.verb, at, at.subject)
+        self._record(workflow, move.verb, at, at.name if kind.loses == "answer" else at.subject)
         return replace(moved, said="" if moved.passed or moved.trouble else kind.turn.format(who=move.lane))
 
     def moved(self, move: Move, report: Report) -> Moved:

@@ -22,7 +22,9 @@ _WRITES = "'{checkpoint,intent,acknowledge,complete,wait,renew,release,postpone,
 PROGRESS = "'{checkpoint_committed,action_acknowledged,event_received}'::text[]"
 _REFUSABLE = f"{_WRITES} || '{{cancel,requeue,expire}}'::text[]"
 ENDS = "'{workflow_completed,workflow_failed,workflow_cancelled}'::text[]"
-_FAULTS = "worker_killed,worker_paused,worker_resumed,reply_lost,database_restarted,keys_forgotten,crash_injected"
+_FAULTS = (
+    "worker_killed,worker_paused,worker_resumed,reply_lost,answer_lost,database_restarted,keys_forgotten,crash_injected"
+)
 _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::text[]"
 
 STEADY = "current_setting('agentflow.clock_was_set') = 'false'"

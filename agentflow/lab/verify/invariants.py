@@ -8,7 +8,7 @@ the mission and the tests share these; the checker has rules of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +25,8 @@ InvariantKind = Literal["harm", "authority"]
 class Mover:
     """Who made a transition: a worker with the token of its claim, or somebody outside (`worker` None).
 
-    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it.
+    `ended` is how the worker's run ended with this transition, if it did, as Worker.run_once() returns it. `in_doubt`: it has
+    asked for this transaction before, and has not heard the answer.
     """
 
     worker: str | None = None
@@ -33,6 +34,7 @@ class Mover:
     workflow: str | None = None
     transaction: str = ""
     ended: str | None = None
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Invariant:
     check: Check
 
 
+UNTOLD = " null"
+"""The result, as JSON text that no value has, of an effect of which the ledger does not know what the tool answered."""
 INVARIANTS: dict[str, Invariant] = {}
 """Every invariant by name; those of harm first."""
 
@@ -93,9 +97,11 @@ def _invariant(kind: InvariantKind, sentence: str) -> Callable[[Check], Check]:
     return add
 
 
-def violations(transition: Transition) -> list[tuple[Invariant, Guilty]]:
+def violations(
+    transition: Transition, invariants: Iterable[Invariant] = INVARIANTS.values()
+) -> list[tuple[Invariant, Guilty]]:
     """Returns every invariant that this transition violates, each with the guilty row."""
-    return [(one, guilty) for one in INVARIANTS.values() for guilty in one.check(transition)]
+    return [(one, guilty) for one in invariants for guilty in one.check(transition)]
 
 
 # -- harm --------------------------------------------------------------------------------------------------------------
@@ -110,7 +116,8 @@ def one_effect_per_action(transition: Transition) -> Iterator[Guilty]:
         workflow_id = row["workflow_id"]
         for action in belief_of(after.of("intents", workflow_id), after.of("effects", workflow_id)).doubled:
             if row in action.effects:
-                reason = f"effect {len(action.effects)} of action {row['action']!r}, of which 1 was planned"
+                planned = "of which 1 was planned" if action.status else "which nobody planned"
+                reason = f"effect {len(action.effects)} of action {row['action']!r}, {planned}"
                 yield Guilty("tool_ledger", workflow_id, reason)
 
 
@@ -142,7 +149,7 @@ def the_result_is_the_tools(transition: Transition) -> Iterator[Guilty]:
             where, intent = f"{workflow_id} {step['step_id']}", intents.get(step["step_id"])
             action = intent["action"] if intent else step["step_id"]
             left = [row for row in rows.of("effects", workflow_id) if row["action"] == action]
-            answers = [row["result"] for row in left if row["result"] is not None]  # a told effect has none
+            answers = [row["result"] for row in left if row["result"] not in (None, UNTOLD)]  # a told effect has none
             if intent and _value(intent["tool_result"]) != _value(step["value"]):
                 yield Guilty("steps", where, f"holds {step['value']}, and the acknowledgment {intent['tool_result']}")
             elif answers and _value(step["value"]) not in [_value(answer) for answer in answers]:
@@ -184,12 +191,14 @@ def one_completion(transition: Transition) -> Iterator[Guilty]:
     """A second complete that is committed, and a worker that reports what it did not do."""
     completed = {row["workflow_id"] for row in transition.entries() if row["event"] == "workflow_completed"}
     for before, after in transition.pairs():
-        here = after["id"] == transition.mover.workflow or transition.mover.workflow is None
+        mover = transition.mover
+        here = after["id"] == mover.workflow or mover.workflow is None
+        mine = mover.in_doubt and after["status"] == "completed" and after["fence_token"] == mover.token
         if before["status"] == "completed" and after["id"] in completed:
             yield Guilty("workflows", after["id"], "was completed a second time")
         elif before["status"] == "completed" and before["result"] != after["result"]:
             yield Guilty("workflows", after["id"], f"result was {before['result']} and is {after['result']}")
-        elif transition.mover.ended == "completed" and here and after["id"] not in completed:
+        elif mover.ended == "completed" and here and after["id"] not in completed and not mine:
             reason = f"is {after['status']}, and a worker reports that it completed it now"
             yield Guilty("workflows", after["id"], reason)
 

@@ -43,7 +43,10 @@ SELECT (SELECT coalesce(json_agg(r ORDER BY r.id), '[]') FROM (
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of one laboratory at one moment, by table; JSON columns hold their text. `history` may be a part of it."""
+    """All rows of one laboratory at one moment, by table; JSON columns hold their text. `history` may be a part of it.
+
+    `tools` has the explorer's alone: the `state` of each `tool` of one's own that can be put back, as JSON text.
+    """
 
     workflows: tuple[DictRow, ...] = ()
     steps: tuple[DictRow, ...] = ()
@@ -51,6 +54,7 @@ class Rows:
     effects: tuple[DictRow, ...] = ()
     attempts: tuple[DictRow, ...] = ()
     history: tuple[DictRow, ...] = ()
+    tools: tuple[DictRow, ...] = ()
 
     def workflow(self, workflow_id: str) -> DictRow | None:
         """The workflow's row, or None."""

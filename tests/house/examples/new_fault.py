@@ -14,7 +14,7 @@ from agentflow.lab.schedule.lane_set import LaneKind
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.lab.verify.checker import find_mistakes
 
-LINE = "A*4 A? A due A*"
+LINE = "A*4 A% A due A*"
 SENTENCE = "A's request to the tool is lost; nobody knows the outcome until it is called again"
 
 
@@ -25,7 +25,7 @@ def play(url: str, schema: str, lanes: LaneKind) -> None:
         with Stepper(engine, lanes=lanes) as stepper:
             moves = stepper.play(LINE)
             assert stepper.line == LINE
-        assert [str(moved) for moved in moves if moved.move.verb == "lose_request"] == ["A?: the request of A is lost"]
+        assert [str(moved) for moved in moves if moved.move.verb == "lose_request"] == ["A%: the request of A is lost"]
         history, figures = engine.history("request-1"), engine.reliability_metrics()
         assert [entry["subject"] for entry in history if entry["event"] == "request_lost"] == ["resolve-account"]
         assert sum(entry["event"] == "tool_attempt_committed" for entry in history) == 1

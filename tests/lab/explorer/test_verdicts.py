@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from agentflow import Engine
 from agentflow.lab.broken.catalogue import BROKEN, GUARDS
 from agentflow.lab.schedule.grammar import Schedule
-from tests.support.guards import PAGE, page
+from tests.support.guards import PAGE, PROOF, page, proof, score
 from tests.support.verdicts import VERDICTS, Verdict, table
 
 
 def holds(verdict: Verdict, engine: Engine) -> None:
     found = verdict.explored(engine)
     assert found.verdict == verdict.kind, str(found)
-    if verdict.kind == "redundant":
+    if verdict.kind == "holds":
         assert found.ok and found.schedules
     else:
         told = [one for one in found.findings if one.kind == verdict.kind]
@@ -66,3 +68,11 @@ def test_the_table_shows_every_line_and_can_show_one_kind() -> None:
 def test_the_page_of_the_docs_shows_the_table_of_today() -> None:
     """If not: python -m tests.support.guards."""
     assert PAGE.read_text(encoding="utf-8") == page()
+    assert PROOF.read_text(encoding="utf-8") == proof()
+
+
+def test_the_score_counts_every_broken_engine_once() -> None:
+    said = score()
+    assert all(said.count(f"| `{name}` |") == 1 for name in BROKEN)
+    told = [int(number) for number in re.findall(r"\b\d+\b", said.partition("|")[0])]
+    assert told[0] == len(BROKEN) == sum(told[1:])

@@ -17,6 +17,7 @@ from agentflow.lab.isolation.situations import SITUATIONS, calls
 from agentflow.statements import TRANSACTIONS
 from tests.support.helpers import eventually
 from tests.support.isolation import Session
+from tests.support.verdicts import RACES, WAITS
 
 QUICK = ("lease expired", "failed")
 LOCKS_NOTHING = ("load", "tool")  # of the engine's rows; two calls of the tool wait for each other in the world
@@ -146,18 +147,7 @@ def test_a_known_difference_excuses_nothing_else(quick: PairMatrix) -> None:
 # -- broken engines ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "situation", "first", "second"),
-    [
-        ("fence_read_first", "claimed", "expire", "checkpoint"),
-        ("fence_read_first", "claimed", "cancel", "complete"),
-        ("claim_reads_first", "ready", "claim", "claim"),
-        ("claim_without_lock", "ready", "claim", "claim"),
-        ("wait_reads_first", "claimed", "deliver", "wait"),
-        ("wait_reads_snapshot", "claimed", "deliver", "wait"),
-        ("checkpoint_count", "in the gap", "acknowledge", "acknowledge"),
-    ],
-)
+@pytest.mark.parametrize(("name", "situation", "first", "second"), RACES)
 def test_a_race_inside_a_statement_is_found(url: str, name: str, situation: str, first: str, second: str) -> None:
     found = pair_matrix(engine_class([name]), Database(url), [situation], {first, second}).differences
     assert (first, second) in {
@@ -169,7 +159,7 @@ def test_a_race_inside_a_statement_is_found(url: str, name: str, situation: str,
 
 
 def test_a_claim_that_does_not_skip_is_seen_to_wait_and_does_no_other_harm(url: str) -> None:
-    matrix = pair_matrix(engine_class(["skip_locked"]), Database(url), ["ready"])
+    matrix = pair_matrix(engine_class([WAITS]), Database(url), ["ready"])
     assert {second for _, second in kinds(matrix)} == {"claim"}
     assert all(pair.waited and pair.found == pair.expected for pair in matrix.differences)
 

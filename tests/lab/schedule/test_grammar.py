@@ -38,6 +38,7 @@ EVERY_TOKEN = {
     "A|| A>": Move("resume", "A"),
     "A~": Move("renew", "A"),
     "A/": Move("lose", "A"),
+    "A?": Move("lose_answer", "A"),
     "expire": Move("expire"),
     "requests=2 expire@2": Move("expire", request=2),
     "due": Move("due"),
@@ -228,7 +229,9 @@ def schedules(draw: st.DrawFn) -> Schedule:
     kinds = st.one_of(
         st.builds(Move, st.just("go"), st.sampled_from(LANES), st.none() | st.integers(1, MAX_TIMES)),
         st.builds(
-            Move, st.sampled_from(["halt", "kill", "start", "pause", "resume", "renew", "lose"]), st.sampled_from(LANES)
+            Move,
+            st.sampled_from(["halt", "kill", "start", "pause", "resume", "renew", "lose", "lose_answer"]),
+            st.sampled_from(LANES),
         ),
         st.builds(lambda verb, number: Move(verb, request=number), st.sampled_from(["expire", "due"]), request),
         st.builds(deliver, TEXTS, JSON, request),

@@ -130,7 +130,7 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, refused: Seque
     asked = [row["action"] for row in tried]
     if not asked:
         raise CheckFailed(
-            "Nothing was asked of the shop. An action reaches it only through run.side_effect, as `reply` above sends its mail."
+            "Nothing was asked of the shop. An action reaches it only through run.side_effect, as `checkout` above charges."
         )
     if strange := sorted(set(asked) - {"charge", "ship", "refund"}):
         raise CheckFailed(f"The shop knows charge, ship and refund, and was asked for {strange[0]!r}.")
@@ -157,24 +157,24 @@ def _left_in_the_world(shop: Engine, workflow_id: str, case: str, refused: Seque
 OUTLINE = Outline(
     name="08-your-own-workflow",
     title="Your own workflow",
-    goal="Read a workflow and run it, let the explorer find what no test run shows, and write one of your own.",
+    goal="Write a workflow and a tool, kill a worker in the gap, and let the explorer find what no test run shows.",
     minutes=15,
     questions=(
         Question(
             "another-key",
-            "A is killed when the plan to send is committed and nothing is sent. B runs the same function, and makes another "
+            "A is killed when the plan to charge is committed and nobody is charged. B runs the same function, and makes another "
             "key. What happens?",
             {
-                "B sends under its own key": "the engine took any key. In fact it has recorded what was planned, and compares "
+                "B charges under its own key": "the engine took any key. In fact it has recorded what was planned, and compares "
                 "each call with it",
-                "B sends under the key of A": "the key were taken from the plan. In fact the function has to ask for it, as B's "
-                "function did in 04",
+                "B charges under the key of A": "the key were taken from the plan. In fact the function has to ask for it, as "
+                "B's function did in 04",
                 "B is refused, and the workflow fails": RIGHT,
-                "nothing was sent, so B starts over": "a plan did not count. In fact it was committed, and A may have been about "
-                "to send",
+                "nobody was charged, so B starts over": "a plan did not count. In fact it was committed, and A may have "
+                "been about to charge",
             },
             "The row of the plan holds A's key. In 04, B's function asked for that very key; here it asks for another. The "
-            "engine cannot know whether both mean one mail, and a wrong guess would be a second mail or a lost one.",
+            "engine cannot know whether both mean one charge, and a wrong guess would be a second charge or a lost one.",
         ),
     ),
     exercises=(
