@@ -104,6 +104,29 @@ def test_a_tool_that_keeps_its_keys_is_explored_for_every_state_and_put_back(exp
     assert name.endswith(f":{kind.__name__}") and times > 5 and not none and found.ran["as_if"] == []
 
 
+def test_a_provider_elsewhere_is_as_it_was_also_if_the_search_is_stopped(explored: Any, tmp_path: Path) -> None:
+    """What the explorer's process did to memory is gone with it; a file stays."""
+
+    class InAFile(Provider):
+        rows = property(lambda self: json.loads(file.read_text()), lambda self, rows: self.write(rows))  # type: ignore
+
+        def write(self, rows: Any) -> None:
+            file.write_text(json.dumps(rows))
+
+        def __call__(self, call: ToolCall) -> Any:
+            self.write([*self.rows, [call.idempotency_key, call.action, call.workflow_id]])
+
+    def spins(run: Any, given: Any) -> Any:
+        return run.side_effect("charge", key="charge") or run.step("turn", lambda: os._exit(3))
+
+    file, before = tmp_path / "rows", [["old", "charge", "long ago"]]
+    tool = InAFile(rows=before)
+    assert harm(explored(tool=tool, **TINY))[0] == ONE_EFFECT and tool.rows == before
+    with pytest.raises(ExplorerError, match="ended with exit code 3"):
+        explored(spins, tool=tool, **TINY)
+    assert tool.rows == before
+
+
 @pytest.mark.parametrize("kind", [Provider, Silent])
 def test_a_tool_that_ignores_its_keys_doubles_an_effect(explored: Any, kind: Any) -> None:
     found = explored(tool=kind(keyed=False), expiries=0, workers=1)
