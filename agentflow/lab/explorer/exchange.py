@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine import Engine
 from ..schedule.grammar import Setting
 from .replayed_worker import Place, is_known
-
-if TYPE_CHECKING:
-    from .search import ExplorerState
-    from .transitions import World
+from .transitions import World
 
 DEAD = -1
 _NAMED_IN = (
@@ -50,17 +47,14 @@ class Exchange:
         """Whether names are only compared: by the real engine and those of the catalogue, with answers that hold no name."""
         return is_known(engine) and (setting.model == "steady" or setting.names == "shared")
 
-    def key(self, state: ExplorerState) -> Hashable:
-        """The least of the state's images."""
-        return min(self._image(state, number) for number in range(len(self._orders)))
+    def key(self, rows: int, places: tuple[int, ...], *spent: int) -> Hashable:
+        """The least of a state's images."""
+        return min(self._image(rows, places, number) for number in range(len(self._orders))), spent
 
-    def _image(self, state: ExplorerState, number: int) -> tuple[Any, ...]:
+    def _image(self, rows: int, places: tuple[int, ...], number: int) -> tuple[int, ...]:
         order, _ = self._orders[number]
-        return (
-            self._rows(state.rows, number),
-            tuple(DEAD if state.lanes[old] == DEAD else self._place(state.lanes[old], number) for old in order),
-            *state[2:],
-        )
+        stand = (DEAD if places[old] == DEAD else self._place(places[old], number) for old in order)
+        return self._rows(rows, number), *stand
 
     def _rows(self, rows: int, number: int) -> int:
         known = self._rows_known.get((rows, number))

@@ -185,11 +185,11 @@ class Graph:
 
     def __init__(self, rules: Rules, exchange: Exchange | None = None) -> None:
         self.rules = rules
-        self._key: Callable[[ExplorerState], Hashable] = exchange.key if exchange else lambda state: state
+        self._key: Callable[..., Hashable] = exchange.key if exchange else ExplorerState
         self.states: list[ExplorerState] = [rules.first]
         self.following: list[list[tuple[Move, int]]] = []
         self._harms: list[int] = []  # how many moves of each state do harm
-        self._numbers: dict[Hashable, int] = {self._key(rules.first): 0}
+        self._numbers: dict[Hashable, int] = {self._key(*rules.first): 0}
         self._came: list[tuple[int, Move]] = [(-1, Move(""))]
         self.falls: dict[str, Fall] = {}
         self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
@@ -244,7 +244,7 @@ class Graph:
                 self._harms[at] += 1
                 continue  # what follows a harm is no news
             known = len(self.states)
-            target = self._numbers.setdefault(self._key(state), known)
+            target = self._numbers.setdefault(self._key(*state), known)
             self.following[at].append((move, target))
             self.transitions += 1
             if target == known:

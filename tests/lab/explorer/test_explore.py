@@ -281,12 +281,14 @@ def test_a_sample_of_thirty_schedules_agrees_on_process_lanes(everything: Explor
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("lanes", "number"), [("thread", 2000), ("process", 300)])
 def test_thousands_of_schedules_agree(everything: Exploration, lab: Engine, lanes: LaneKind, number: int) -> None:
     assert disagreeing(everything, lab, sample(everything, number, seed=6), lanes) == []
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [*GUARDS, "key_from_position", "status_only", "name_is_owner"])
 def test_two_hundred_schedules_of_a_broken_engine_agree(lab: Engine, name: str) -> None:
     found = explore(
