@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--workflows", type=int, default=2400)
+    parser.add_argument("--number", dest="workflows", type=int, default=2400)
     told = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

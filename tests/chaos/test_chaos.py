@@ -89,7 +89,7 @@ def test_the_judge_imports_nothing_of_agentflow() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_a_run_that_is_interrupted(number: int, tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.chaos", "--seed", "1", "--seconds", "60", "--workflows", "100"]
+    command = [sys.executable, "-m", "tests.chaos", "--seed", "1", "--seconds", "60", "--number", "100"]
     with psutil.Popen(command, cwd=HERE.parents[1], env=env) as process:
         try:
             eventually(lambda: list(tmp_path.glob("agentflow-chaos-*/*/worker3.*.log")), 120)

@@ -44,6 +44,24 @@ def test_jsonl_takes_objects_and_texts(tmp_path: Path) -> None:
     assert list(read_requests(path)) == ["one\ntwo", "three"]
 
 
+def test_jsonl_of_ones_own_workflow_takes_any_value_whole(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.jsonl", b'{"request": "late", "total": 3}\n7\nnull\n""\n[1]\n')
+    assert list(read_requests(path, texts=False)) == [{"request": "late", "total": 3}, 7, None, "", [1]]
+
+
+def test_a_named_member_is_the_input_whatever_it_is(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.jsonl", b'{"order": {"total": 3}}\n')
+    assert list(read_requests(path, "order", texts=False)) == [{"total": 3}]
+    with pytest.raises(BadRequestFile, match="no member 'other'"):
+        list(read_requests(path, "other", texts=False))
+
+
+@pytest.mark.parametrize("bad", ['{"total": NaN}', '"a\\u0000b"', "[1e999]", '{"a": "\\ud800"}'])
+def test_a_value_that_cannot_be_stored_is_named_by_its_line(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(BadRequestFile, match=r"line 2, cannot be stored \(\$"):
+        list(read_requests(file(tmp_path, "a.jsonl", f"1\n{bad}\n".encode()), texts=False))
+
+
 def test_standard_input_is_a_request_a_line() -> None:
     stream = io.BytesIO('a, "b"\r\n\n \nç\n'.encode() + b"last")
     assert list(read_requests("-", stdin=stream)) == ['a, "b"', "ç", "last"]

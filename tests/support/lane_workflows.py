@@ -77,3 +77,21 @@ def pid_of(stepper: Stepper, lane: str) -> int:
 def identity_of(stepper: Stepper, lane: str) -> str:
     """The worker that is in the lane now."""
     return stepper.lane(lane).identity
+
+
+def trip(run: Any, request: Any) -> Any:
+    """A step, and a side effect for each of the request's actions; without a list of them it fails."""
+    actions = run.step("look", lambda: request["actions"])
+    if actions is None:
+        raise ValueError("no such trip")
+    return [run.side_effect(name, key=name) for name in actions]
+
+
+def never(run: Any, request: Any) -> Any:
+    """Waits for the event that the request names."""
+    return run.wait_for_event("wait", request)
+
+
+def mute(call: Any) -> Any:
+    """A tool that does not tell."""
+    return {}

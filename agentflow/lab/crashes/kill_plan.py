@@ -77,7 +77,7 @@ def is_fatal(plan: KillPlan, seed: int, request: int, before: int, boundary: Bou
         return boundary.edge == "after" or len(aims) > 1 or chance < 0.5
     if aims[0] == "gap":
         return label(boundary) == GAP[_hash_of(seed, request, before) < 0.5]
-    rare = 2.0 ** -(1 + int(5 * _hash_of(seed, request, before)))  # the rarer, the farther into a long workflow
+    rare = 2.0 ** -(1 + int(4 * _hash_of(seed, request, before)))  # the rarer, the farther into a long workflow
     first = boundary.transaction == "load" and before == 0  # if another lost its lease, and that is a matter of luck
     return boundary.transaction in _ON_THE_WAY and chance < rare and not first
 

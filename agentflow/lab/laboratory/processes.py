@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -143,7 +143,8 @@ def by_name(one: Any, module: str, attribute: str) -> None:
 
 
 def _imported(module: str, attribute: str) -> Any:
-    return attrgetter(attribute)(import_module(module))
+    with redirect_stdout(sys.stderr):  # where a program expects JSON, it is not in the way
+        return attrgetter(attribute)(import_module(module))
 
 
 class _Carrier(pickle.Pickler):

@@ -210,7 +210,11 @@ def _sentence(rows: list[dict[str, Any]], figures: Mapping[str, Any]) -> str:
     world = f"{calls} left {counted(effects, 'business effect')}"
     if effects is None:
         world = "the effects of a tool of your own are not observed"
-    left = [f"{row['id']} ({row['state']})" for row in rows if row["status"] in ("ready", "waiting")]
+    left = [
+        f"{row['id']} ({row['state']}{'; its last try: ' + brief(row['error'], 200) if row['error'] else ''})"
+        for row in rows
+        if row["status"] in ("ready", "waiting")
+    ]
     unfinished = f"; left unfinished: {', '.join(left)}" if left else ""
     done = f"{figures['workflows_completed']} of {counted(len(rows), 'workflow')}"
     return f"{done} completed; {world}{unfinished}."

@@ -115,18 +115,14 @@ def inputs_for(setting: Setting, own: Mapping[str, Workflow], inputs: Sequence[A
         raise BadSchedule(f"workflow={setting.workflow} {why}")
     if inputs is not None:
         if not isinstance(inputs, list | tuple) or len(inputs) < setting.requests:
-            there = (
-                f"{len(inputs)} of them"
-                if isinstance(inputs, list | tuple)
-                else f"a value of type {type(inputs).__name__}"
-            )
+            kind = "" if isinstance(inputs, list | tuple) else f"a value of type {type(inputs).__name__} is"
             raise BadSchedule(
-                f"requests={setting.requests} needs a list with an input for each workflow, and there is {there}. Nothing "
-                "was moved; give more inputs, or fewer requests."
+                f"requests={setting.requests} needs a list of inputs, one for each workflow, but {kind or f'{len(inputs)} are'} "
+                "given. Nothing was moved; give as many inputs as there are workflows."
             )
-        for number, value in enumerate(given := list(inputs[: setting.requests]), 1):
+        for number, value in enumerate(chosen := list(inputs[: setting.requests]), 1):
             to_json(value, workflow=f"request-{number}", step="input")
-        return given
+        return chosen
     playable = PLAYABLE.get(setting.workflow)
     give = playable.inputs if playable else lambda index: REQUESTS[index]
     return [give(index) for index in range(setting.requests)]

@@ -33,6 +33,7 @@ from agentflow.lab.schedule.stepper import Stepper
 from tests.conftest import rows
 from tests.support import chromium
 from tests.support.helpers import database_of_its_own, eventually
+from tests.support.lane_workflows import mute, never, trip
 from tests.support.programs import ROOT, environment, running
 from tests.support.signals import INTERRUPTED, interrupt
 
@@ -611,3 +612,43 @@ def test_the_command_plays_the_whole_atlas_in_a_process_of_its_own(url: str, tmp
         out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["kills"] == 76
+
+
+# -- a workflow of one's own -------------------------------------------------------------------------------------------
+
+
+def test_the_rows_are_the_boundaries_of_ones_own_workflow_and_right_is_what_it_does_undisturbed(url: str) -> None:
+    names = [guards.name for guards in GUARD_SETS]
+    columns = [GUARD_SETS[names.index(name)] for name in (NO_KEY, NAIVE)]
+    rows_ = ("after tool hotel", "before acknowledge hotel", "before complete")
+    found = atlas(url, workflow=trip, inputs=[{"actions": ["flight", "hotel"]}], guard_sets=columns, boundaries=rows_)
+    assert found.problems == []
+    assert {(cell.guards, cell.boundary): cell.effects for cell in found} == {
+        (NO_KEY, "after tool hotel"): 3, (NO_KEY, "before acknowledge hotel"): 3, (NO_KEY, "before complete"): 2,
+        (NAIVE, "after tool hotel"): 4, (NAIVE, "before acknowledge hotel"): None, (NAIVE, "before complete"): 4,
+    }  # fmt: skip
+    assert {kind(cell) for cell in drawn(found).values()} == {"filled", "quiet", "stroke"}
+    with pytest.raises(
+        AgentFlowError, match=r"There is no boundary 'after checkpoint plan'\. Choose from before claim"
+    ):
+        atlas(url, workflow=trip, inputs=[{"actions": ["flight"]}], boundaries=["after checkpoint plan"])
+
+
+def test_what_an_own_tool_did_is_not_observed_and_no_cell_is_green(url: str) -> None:
+    where = ("after tool", "before complete")
+    found = atlas(
+        url, workflow=trip, inputs=[{"actions": ["x"]}], tool=mute, guard_sets=GUARD_SETS[:1], boundaries=where
+    )
+    assert [cell.what for cell in found] == ["not observed"] * 2
+    assert found.problems[0].startswith("2 cells are not observed: let the tool tell its effects in effects()")
+    assert "unseen" in found.grid() and "all guards: not observed." in found.text()
+    assert [words(cell) for cell in drawn(found).values()] == [["unseen"]] * 2
+
+
+def test_a_workflow_that_does_not_complete_undisturbed_is_refused_before_a_kill(url: str) -> None:
+    for workflow, value, said in (
+        (never, "x", "waits for the event 'x'"),
+        (trip, {"actions": None}, "fails: ValueError: no such trip"),
+    ):
+        with pytest.raises(AgentFlowError, match=f"{said}.*Nothing was killed"):
+            atlas(url, workflow=workflow, inputs=[value])

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentflow import Claim, Database, Engine, migrate
-from agentflow.errors import NotALaboratory, SoakError
+from agentflow.errors import BadSchedule, NotALaboratory, SoakError, UnfaithfulValue
 from agentflow.lab.crashes.kill_plan import GAP, plan_kills
 from agentflow.lab.crashes.soak import soak
 from agentflow.lab.crashes.soak_report import SoakReport
@@ -22,6 +22,7 @@ from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
 from tests.conftest import rows
 from tests.support.helpers import Unlucky
+from tests.support.lane_workflows import trip
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "support_requests.csv"
 
@@ -265,3 +266,28 @@ def test_a_soak_touches_no_schema_that_it_did_not_make(url: str, schema: Any) ->
         assert rows(Engine(world), "SELECT id FROM {s}.workflows") == [{"id": "theirs"}]
     finally:
         drop(url, world.schema)
+
+
+def test_a_workflow_of_ones_own_has_all_its_kills_whatever_its_inputs_make_it_do(url: str) -> None:
+    legs = [0, 1, 2, 3, 0, 2]
+    report = soak(url, [{"actions": [*"abc"[:n]]} for n in legs], workflow=trip, workers=3, kills=12, seed=4)
+    assert report.problems == []
+    assert (report.kills_happened, report.workflows_completed) == (12, 6)
+    assert (report.business_effects, report.acknowledged_actions) == (sum(legs), sum(legs))
+    assert report.tool_execution_attempts == sum(legs) + (report.repeated_calls or 0)
+
+
+def test_a_workflow_that_fails_has_its_kills_and_is_lost(url: str) -> None:
+    report = soak(url, [{"actions": None}, {"actions": ["a"]}], workflow=trip, workers=2, kills=4, seed=4)
+    assert report.kills_happened == 4
+    assert report.problems == ["1 of 2 workflows are not completed"]
+
+
+def test_a_request_that_json_cannot_hold_is_told_before_anything_starts(url: str) -> None:
+    with pytest.raises(UnfaithfulValue, match=r"request-000001.*path \$\.actions: set is not a JSON value"):
+        soak(url, [{"actions": []}, {"actions": {1}}], workflow=trip, seed=OWN)
+    with pytest.raises(BadSchedule, match="no workflow but a class"):
+        soak(url, [1], workflow=Engine, seed=OWN)  # type: ignore[arg-type]
+    with pytest.raises(SoakError, match="is a class"):
+        soak(url, [1], workflow=trip, tool=Engine, seed=OWN)
+    assert schemas(url) == set()
