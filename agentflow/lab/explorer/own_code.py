@@ -274,7 +274,9 @@ class OwnCode:
             text = UNTOLD  # the engine will not record it
         return self._written(cache, number, (states, new), (call, text), result, error)
 
-    def looked_up(self, one: ExploredTool, key: str | None, asks: str, cache: AnswerCache, number: int) -> StatementResult:
+    def looked_up(
+        self, one: ExploredTool, key: str | None, asks: str, cache: AnswerCache, number: int
+    ) -> StatementResult:
         """What the tool answers when it is asked, without acting, about a key."""
         if (number, asks) in self._memory:
             return self._memory[number, asks]
