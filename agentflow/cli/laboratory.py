@@ -210,7 +210,7 @@ def explore(
             "--invariant", metavar="MODULE:ATTRIBUTE", help="A function of the rows before and after; repeatable."
         ),
     ] = None,
-    workflows: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
+    number: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
     ] = "steady",
@@ -253,7 +253,7 @@ def explore(
     )
     found = run(
         Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
-        workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=workflows, crashes=crashes,
+        workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=number, crashes=crashes,
         expiries=expiries, lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
         progress=progress, schema=schema, expect=expect, reduce=not whole,
     )  # fmt: skip
