@@ -51,6 +51,11 @@ RECORD = {
 }
 """At each point: which steps ran, how often the tool was called, how many effects there are. A test compares it with DBOS."""
 
+LIVING = (RECORDED.name, "a second run completed it", "and is refused (DBOSWorkflowConflictIDError)", 2, 1)
+"""The line of `resume_the_living` that stands for DBOS there."""
+_MISSING = "DBOS is not installed: {}. `make dbos` in AgentFlow's folder adds it."
+_RECORDED = "recorded (version 3.4.0, 30 November 2026), not measured here"
+
 _WORDS = {
     NAIVE.name: ("an exception", "no key", "the caller, who calls the function again"),
     MEMORY.name: ("an exception", "made by the runner", "the caller, who has kept the store"),
@@ -88,12 +93,7 @@ class EngineComparison(Atlas):
         """What the picture cannot show."""
         said = ["A square is a step that ran again, a ring a call of the tool that the key answered."]
         if find_spec("dbos") is None:
-            recorded = "its column is recorded (version 3.4.0, 30 November 2026), not measured here" * (
-                RECORDED in self.guard_sets
-            )
-            said.append(
-                f"DBOS is not installed: {recorded or 'it is left out'}. `make dbos` in AgentFlow's folder adds it."
-            )
+            said.append(_MISSING.format("its column is " + (_RECORDED if RECORDED in self.guard_sets else "left out")))
         return said
 
     def picture(self) -> Picture:
@@ -203,7 +203,11 @@ def resume_the_living(engine: Engine) -> Table:
                     "effects": world["effects"],
                 }
             )
-    return Table(rows, "Nobody is killed: the first process stands before the tool, and lives")
+    said = "Nobody is killed: the first process stands before the tool, and lives"
+    if find_spec("dbos") is None:
+        rows.append(dict(zip(rows[0], LIVING, strict=True)))
+        said += f". {_MISSING.format('its line is ' + _RECORDED)}"
+    return Table(rows, said)
 
 
 # -- what is played ----------------------------------------------------------------------------------------------------

@@ -85,7 +85,17 @@ def test_a_function_of_ones_own_has_points_of_its_own_and_no_recorded_column(eng
     assert [cell.effects for cell in found.column(AGENTFLOW)] == [2] * 11
     assert [cell.attempts for cell in found.column(AGENTFLOW)] == [2, 3, 2, 2, 2, 2, 2, 2, 3, 2, 2]
     assert [cell.effects for cell in found.column(NAIVE)] == [2, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4]
-    assert "DBOS is not installed: it is left out." in repr(found)
+    assert "DBOS is not installed: its column is left out." in repr(found)
+
+
+@pytest.mark.usefixtures("without_dbos")
+def test_a_process_that_lives_keeps_its_workflow_and_the_line_of_dbos_is_called_recorded(engine: Engine) -> None:
+    told = comparison.resume_the_living(engine)
+    lines = ("AgentFlow", "nothing: the lease is renewed", "and completes it", 1, 1), comparison.LIVING
+    assert [tuple(row.values()) for row in told] == list(lines)
+    assert "DBOS is not installed: its line is recorded (version 3.4.0, 30 November 2026), not measured here." in repr(
+        told
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,6 +130,8 @@ def test_the_record_is_what_the_notebook_has_measured_on_dbos() -> None:
     (measured,) = (text for text in outputs() if "on each of 4 engines" in text)
     recorded = comparison._recorded(EngineComparison((RECORDED,), boundaries=tuple(RECORD)))
     said = [cell.sentence + "; " + cell.figures + "." for cell in recorded.column(RECORDED)]
+    (living,) = (text for text in outputs() if text.startswith("Nobody is killed"))
+    assert re.split("  +", living.splitlines()[-1])[1:] == [str(value) for value in comparison.LIVING[1:]]
     assert [line.replace(RECORDED.name, ON_DBOS.name) for line in said] == re.findall(
         r"^.*, DBOS: .*$", measured, re.MULTILINE
     )
