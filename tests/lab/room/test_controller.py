@@ -170,7 +170,7 @@ def test_expire_names_the_request_where_several_are_leased(room: ControlRoom) ->
 @pytest.mark.parametrize(
     ("line", "token"),
     [
-        ("A*5 A?", '"?" at 6'),
+        ("A*5 A%", '"%" at 6'),
         ("A*5 jump", '"jump" at 5'),
         ("A! A", '"A" at 4'),
         ("A*3 A! A", '"A" at 8'),
