@@ -76,7 +76,10 @@ CALLS = itertools.count(1)
     [
         (unchanged, "Every invariant holds on all 888 schedules, so nothing is broken: .* By what"),
         (twice, "doubled without any fault, by .*: the first test would catch that"),
-        (counting, "^Your function asks for one thing now and for another later, on the same rows. An engine that"),
+        (
+            counting,
+            "^Your function asks for one thing now and for another later, on the same rows. What is explored must",
+        ),
         (never, "Broken, but in a different way"),
         (wrong_name, "raised AttributeError when the explorer called it: .*`return tool.intent.idempotency.`"),
         (wrong_field, "TypeError when the explorer called it: .*'no_such'.*at `return Engine.call_tool.*no_such=1"),

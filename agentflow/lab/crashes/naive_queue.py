@@ -62,9 +62,12 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
             processes.kill_me()
 
     class Queued(NaiveRunner):
+        """The runner, which tells before and after each call of the tool."""
+
         def side_effect(
             self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None
         ) -> Any:
+            """As NaiveRunner does."""
             reach("before tool", name)
             answer = super().side_effect(name, key, tool, arguments)
             reach("after tool", name)

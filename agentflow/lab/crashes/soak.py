@@ -134,7 +134,8 @@ def _policy(lease_seconds: float) -> Policy:
 def _killer(engine: Engine, settings: SoakSettings) -> Hook:
     """Kills this process where the plan says.
 
-    What counts is how many kills there were, not the token: a lease lost on a loaded machine must not cancel a kill.
+    What counts is how many kills there were, not the token: a lease lost on a loaded machine must not cancel a kill. Who lost
+    it does not die beside the next holder.
     """
 
     def hook(boundary: Boundary) -> None:
@@ -142,7 +143,8 @@ def _killer(engine: Engine, settings: SoakSettings) -> Hook:
         kills = range(len(settings.plan.get(request, ())))
         if fatal := [n for n in kills if is_fatal(settings.plan, settings.seed, request, n, boundary)]:
             past = Transactions.history(engine, str(boundary.workflow))  # without what a tool of one's own tells
-            if sum(entry["event"] == _KILL for entry in past) in fatal:
+            stale = any((entry["fence_token"] or 0) > (boundary.token or 0) for entry in past)
+            if not stale and sum(entry["event"] == _KILL for entry in past) in fatal:
                 kill_here(engine, label(boundary), boundary)
 
     return hook

@@ -46,6 +46,7 @@ from .transitions import EndedAs, World
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
+MOST_EVENTS = 20  # for which a workflow waits, one after the other
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNLIKE = "the end of its undisturbed run"
 UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
@@ -269,8 +270,9 @@ def _unlike(world: World, expect: str) -> str:
     if row["status"] == "failed":
         fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
     given = f"It was given {brief(row['input'], 80)}" + "".join(
-        f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events
+        f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events[:3]
     )
+    given += f", and {len(world.events) - 3} more" if world.events[3:] else ""
     return f"undisturbed (schedule `A*`), {row['id']} {did}. Nothing was explored. {given}. {fix}."
 
 
@@ -328,7 +330,7 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
 def _await(world: World) -> None:
     """Finds the events that are waited for, with the payloads that are delivered first: from the presets, or as it waits."""
     world.events = tuple((name, True) for name in events_of(world.setting.workflow) or ())
-    for _ in range(100):
+    for _ in range(MOST_EVENTS):
         waits = {row["waiting_for"] for row in world.cache.rows(world.finished(world.first)).workflows}
         new = waits - {None, *dict(world.events)}
         if not new:

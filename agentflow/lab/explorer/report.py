@@ -142,7 +142,8 @@ class Exploration:
         one = " (an exchange of workers makes no new one)" if self.reduced else ""
         figures = f"{self.states:,} states{one}, {self.transitions:,} transitions, {depth}"
         asked = f"PostgreSQL was asked {self.statements:,} statements on {self.rows:,} different sets of rows"
-        came = "".join(f"; event {brief(name, 40)!r} brings {json.dumps(payload)}" for name, payload in self.events)
+        came = "".join(f"; event {brief(name, 40)!r} brings {json.dumps(payload)}" for name, payload in self.events[:5])
+        came += f"; {len(self.events) - 5} more events" if self.events[5:] else ""
         verdict = self.problem or f"Exhausted: every invariant holds. {self.about}".rstrip()
         said = [verdict, f"Bounds: {what}{less}{came}."]
         if not (self.uncertified and self.stopped):

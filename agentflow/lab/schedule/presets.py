@@ -115,10 +115,10 @@ def inputs_for(setting: Setting, own: Mapping[str, Workflow], inputs: Sequence[A
         raise BadSchedule(f"workflow={setting.workflow} {why}")
     if inputs is not None:
         if not isinstance(inputs, list | tuple) or len(inputs) < setting.requests:
-            kind = "" if isinstance(inputs, list | tuple) else f"a value of type {type(inputs).__name__} is"
+            kind = str(len(inputs)) if isinstance(inputs, list | tuple) else f"a {type(inputs).__name__}"
             raise BadSchedule(
-                f"requests={setting.requests} needs a list of inputs, one for each workflow, but {kind or f'{len(inputs)} are'} "
-                "given. Nothing was moved; give as many inputs as there are workflows."
+                f"requests={setting.requests} needs a list with an input for each workflow. Given: {kind}. Nothing was moved; "
+                "give as many inputs as there are workflows."
             )
         for number, value in enumerate(chosen := list(inputs[: setting.requests]), 1):
             to_json(value, workflow=f"request-{number}", step="input")

@@ -204,9 +204,9 @@ def test_a_bad_line_is_answered_with_a_sentence_and_changes_nothing(
 
 
 def test_a_bad_line_stays_in_the_field_to_be_mended(room: ControlRoom) -> None:
-    room.panel["schedule"].value = "A*5 A?"
+    room.panel["schedule"].value = "A*5 A%"
     press(room, "Run")
-    assert room.panel["schedule"].value == "A*5 A?"
+    assert room.panel["schedule"].value == "A*5 A%"
     room.panel["schedule"].value = "A*5"
     press(room, "Run")
     assert room.scene().line == "A*5" and "6. A calls the tool" in said(room)

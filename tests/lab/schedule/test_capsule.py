@@ -226,7 +226,7 @@ def set_in(*path: Any, to: Any) -> Callable[[str], str]:
         (set_in("requests", 0, "input", to="other"), "was changed after it was written"),
         (set_in("requests", 0, to={}), "request 1 does not have exactly the members"),
         (set_in("schedule", to="A*5 A! expire C*"), r"play its schedule: agentflow play 'A\*5 A! expire C\*'"),
-        (set_in("schedule", to="A*5 A?"), r'is not a capsule: .*"\?" at 6 is not a move'),
+        (set_in("schedule", to="A*5 A%"), r'is not a capsule: .*"%" at 6 is not a move'),
         (set_in("setting", "requests", to=2), "was changed after it was written"),
         (set_in("hash", to="0" * 64), "states the hash 000000000000"),
         (changed(lambda data: data["history"].pop()), "was changed after it was written"),

@@ -35,6 +35,7 @@ LINES = [
     "A. A. A. A. A. A. A. A",
     "A*5 A. A! A+ expire A*",
     "A*2 A~ A* B",
+    "A*3 A? A*",
     "A*3 expire A~ B* A",
     "A*3 A! A+ A expire A*",
     "A! A+ A|| A! A+ A*",
@@ -377,7 +378,7 @@ def test_a_tool_that_cannot_be_sent_is_refused_by_a_process(lab: Engine) -> None
 # -- the database is down ----------------------------------------------------------------------------------------------
 
 PREPARED = {
-    "A*3": ["A", "A.", "A*", "A*2", "B", "A!", "A||", "A~", "expire"],
+    "A*3": ["A", "A.", "A*", "A*2", "B", "A!", "A||", "A~", "A?", "expire"],
     "A*3 A!": ["A+"],
     "A*3 A||": ["A>"],
     "A*4": ["A/"],

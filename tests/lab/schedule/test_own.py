@@ -101,8 +101,8 @@ def test_a_capsule_is_played_again_on_the_inputs_that_it_holds(engine: Engine) -
 
 @pytest.mark.parametrize(
     ("inputs", "error", "said"),
-    [([], BadSchedule, "but 0 are given"), ("text", BadSchedule, "a value of type str is given"),
-     ({"total": 1}, BadSchedule, "a value of type dict is given"), ([float("nan")], UnfaithfulValue, "nan is not a JSON"),
+    [([], BadSchedule, "Given: 0"), ("text", BadSchedule, "Given: a str"),
+     ({"total": 1}, BadSchedule, "Given: a dict"), ([float("nan")], UnfaithfulValue, "nan is not a JSON"),
      ([{"total": {1}}], UnfaithfulValue, r"path \$\.total: set is not a JSON value")],
 )  # fmt: skip
 def test_inputs_that_cannot_be_used_are_refused_before_anything_is_touched(

@@ -141,7 +141,7 @@ def test_guards_and_workflow_may_stand_in_the_line_or_beside_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["A*5 A?"], '"?" at 6 is not a move'),
+        (["A*5 A%"], '"%" at 6 is not a move'),
         (["A! A"], '"A" at 4 moves A, which is dead'),
         (["A*2 expire expire"], '"expire": no workflow has a lease that could end. This was move 3 of 3'),
         (["A*3 restart"], "embedded server only"),
