@@ -102,7 +102,7 @@ def test_an_invariant_of_ones_own_ends_with_1_and_its_sentence(explored: Run) ->
     ("arguments", "said"),
     [
         (["--invariant", "shop:PRICES"], "{} is no invariant: it is a value of type dict. Give a function of the rows before"),
-        (["--number", "2"], "requests=2 needs a list with an input for each workflow, and there is 1 of them."),
+        (["--number", "2"], "requests=2 needs a list of inputs, one for each workflow, but 1 are given."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_explored_is_one_sentence(explored: Run, arguments: list[str], said: str) -> None:

@@ -327,8 +327,9 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
 
 def _await(world: World) -> None:
     """Finds the events that are waited for, with the payloads that are delivered first: from the presets, or as it waits."""
-    world.events = tuple((name, True) for name in events_of(world.setting.workflow) or ())
-    for _ in range(100):
+    known = events_of(world.setting.workflow)
+    world.events = tuple((name, True) for name in known or ())
+    for _ in range(100 if known is None else 0):
         waits = {row["waiting_for"] for row in world.cache.rows(world.finished(world.first)).workflows}
         new = waits - {None, *dict(world.events)}
         if not new:

@@ -477,7 +477,7 @@ def test_a_result_that_json_cannot_hold_is_said_before_anything_is_certified(exp
 def test_inputs_and_workflows_that_cannot_be_are_refused(explored: Any) -> None:
     with pytest.raises(UnfaithfulValue, match="'request-1', step 'input'"):
         explored(inputs=[{1, 2}])
-    with pytest.raises(BadSchedule, match="there is 1 of them"):
+    with pytest.raises(BadSchedule, match="but 1 are given"):
         explored(workflows=2)
     with pytest.raises(ExplorerError, match="workflow=<lambda> has no name that a schedule can hold"):
         explored(lambda run, given: 1)
