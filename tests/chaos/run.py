@@ -85,7 +85,8 @@ def _compared(world: World, verdict: Verdict) -> list[str]:
         if report.get(name) != verdict.figures[figure]
     ]
     wrong += [f"the report says: {one}" for one in report["problems"] if "clock" not in one]
-    wrong += [f"the checker says: {one}" for one in _mistakes(checked)]
+    clock_was_set = bool({"clock_ahead", "clock_back"} & {*world.made})
+    wrong += [f"the checker says: {one}" for one in _mistakes(checked, clock_was_set)]
     return wrong
 
 
@@ -94,7 +95,7 @@ def _seen(world: World) -> list[str]:
     with planted_copy(world) as copy:
         verdict = judge(copy.url.replace("+psycopg", ""), SCHEMA, copy.shop, world.told)
         env = {"DATABASE_URL": copy.url, workflows.RECORD: str(copy.shop)}
-        mistakes = _mistakes(_command(world, "check", **env))
+        mistakes = _mistakes(_command(world, "check", **env), clock_was_set=False)
     wrong = []
     for workflow, fault in copy.planted.items():
         if not any(one.workflow == workflow and one.sort == fault.sort for one in verdict.findings):
@@ -116,6 +117,10 @@ def _command(world: World, name: str, **env: str) -> dict[str, Any]:
     return answer
 
 
-def _mistakes(checked: Mapping[str, Any]) -> list[str]:
-    wrong = (f"{one['table']} {one['row']}: {one['stands']}; should be: {one['should']}" for one in checked["mistakes"])
-    return [*checked["problems"], *wrong]
+def _mistakes(checked: Mapping[str, Any], clock_was_set: bool) -> list[str]:
+    """What the checker found, without times if we set them: a jump in which only refused writes fell has no witness."""
+    wrong = [one for one in checked["mistakes"] if not (clock_was_set and one["should"].startswith("a time "))]
+    return [
+        *checked["problems"],
+        *(f"{one['table']} {one['row']}: {one['stands']}; should be: {one['should']}" for one in wrong),
+    ]
