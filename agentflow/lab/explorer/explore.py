@@ -87,8 +87,8 @@ def explore(
     BadSchedule for an unknown workflow, UnfaithfulValue for an input that JSON cannot hold.
 
     `reduce` takes a state and those that an exchange of workers makes of it for one, where workers' names are only compared: not
-    with an engine class of your own, nor with answers that hold a name (`model="varying"` with unique names). The verdict, the
-    findings and the number of schedules are those of the whole space, which `reduce=False` searches.
+    with an engine class or `invariants` of your own, nor with answers that hold a name (`model="varying"` with unique names). The
+    verdict, the findings and the number of schedules are those of the whole space, which `reduce=False` searches.
 
     The search runs in a forked process, which is killed when the explored code reaches no transaction within ten seconds; so
     what that code changes in memory is not seen here, and what it prints is discarded (play a schedule on a Stepper to see
@@ -110,7 +110,7 @@ def explore(
     except WrongCode as wrong:
         raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
-        setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1,
+        setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1 and not invariants,
         checks, functions[name] is not WORKFLOWS.get(name),
     )  # fmt: skip
     with (

@@ -50,7 +50,7 @@ def own_invariant(function: OwnCheck) -> Invariant:
             return  # they are only being created
         try:
             found = function(copy.deepcopy(transition.before), copy.deepcopy(transition.after))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(
                 f"your invariant {name!r} raised {type(error).__name__}: {error} (in {at.name}, line {at.lineno})."

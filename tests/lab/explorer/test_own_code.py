@@ -6,6 +6,7 @@ import json
 import os
 import random
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -369,6 +370,7 @@ def one_effect_per_action(before: Rows, after: Rows) -> None:
         ([one_effect_per_action], "Two invariants are called 'one effect per action'; give each its own name."),
         ("ab", "invariants= takes a list of functions, not 'ab'"),
         (no_charge_without_order, "invariants= takes a list of functions"),
+        ([lambda before, after: sys.exit(0)], "your invariant '<lambda>' raised SystemExit: 0 (in <lambda>"),
         ([lambda before, after: 1 / 0], "your invariant '<lambda>' raised ZeroDivisionError: division by zero (in <lambda>"),
         ([lambda before, after: 7], "your invariant '<lambda>' returned 7. Return None or True if it holds, and a sentence"),
         ([lambda before, after: ""], "your invariant '<lambda>' returned ''"),
@@ -483,3 +485,15 @@ def test_inputs_and_workflows_that_cannot_be_are_refused(explored: Any) -> None:
         explored(lambda run, given: 1)
     two = explored(inputs=[{"total": 1}, {"total": 2}], workers=1, crashes=0, expiries=0, lost_replies=0)
     assert two.ok and two.setting.requests == 2
+
+
+def test_an_invariant_that_reads_a_workers_name_is_asked_of_the_whole_space(explored: Any) -> None:
+    def two(run: Any, told: Any) -> None:
+        run.step("a", lambda: 1)
+
+    def only_a_is_first(before: Rows, after: Rows) -> bool:
+        return not any(row["fence_token"] == 1 and str(row["lease_owner"]).startswith("B.") for row in after.workflows)
+
+    found = explored(two, invariants=[only_a_is_first])
+    assert not found.reduced and found.findings[0].line == "workflow=two B"
+    assert explored(two).reduced
