@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, redirect_stdout
 from itertools import islice
 from operator import attrgetter
@@ -143,9 +143,14 @@ def own_tools(spelled: Iterable[str] | None) -> list[Tool]:
     return [*found.values()]
 
 
-def own_tool(spelled: str | None) -> Tool | None:
-    """Returns the tool that `module:attribute` names, if one is named. Raises BadName."""
-    return next(iter(own_tools([spelled] if spelled else None)), None)
+def own_tool(spelled: Sequence[str] | None) -> Tool | None:
+    """Returns the tool that `module:attribute` names, if one is named. Raises BadName, also for a second one."""
+    if spelled and len(spelled) > 1:
+        raise BadName(
+            f"--tool {spelled[1]!r} is the second, and only one can be given here: the tool for all side effects that name "
+            "none. Nothing was started; leave out the others, which side effects name in the code."
+        )
+    return next(iter(own_tools(spelled)), None)
 
 
 def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
@@ -174,19 +179,19 @@ def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
 class Own:
     """What `--workflow` and `--tool` name for the laboratory, whose processes import it by that name. Raises BadName.
 
-    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one;
-    `options` all three for a soak or an atlas.
+    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` the first
+    tool (None: the simulated one), `asked` the others; `options` all that for a soak or an atlas.
     """
 
-    def __init__(self, workflow: str | None, tool: str | None) -> None:
+    def __init__(self, workflow: str | None, tools: Sequence[str] | None) -> None:
         from ..lab.laboratory.processes import by_name
 
         self.workflows = own_workflows([workflow] if workflow else None)
         self.name = next(iter(self.workflows)) if workflow else None
         self.is_own = ":" in (workflow or "")
-        self.tool, named = own_tool(tool), self.name or DEFAULT_WORKFLOW
-        self.options: dict[str, Any] = {"workflow": named, "workflows": self.workflows, "tool": self.tool}
-        for one, spelled in ((self.workflows[named], workflow), (self.tool, tool)):
+        (self.tool, *self.asked), named = own_tools(tools) or [None], self.name or DEFAULT_WORKFLOW
+        self.options: dict[str, Any] = {"workflow": named, "workflows": self.workflows, "tool": self.tool, "asked": self.asked}
+        for one, spelled in ((self.workflows[named], workflow), (self.tool, next(iter(tools or ()), None))):
             module, _, attribute = (spelled or "").partition(":")
             if attribute:
                 by_name(one, module, attribute)
