@@ -113,7 +113,14 @@ def play(
     schedule = read_line(line, own.name, without or (), own.workflows, inputs)
     where = find_database("play").address
     played = run(
-        where, schedule, workflows=own.workflows, tool=own.tool, asked=own.asked, inputs=inputs, lanes=lanes, schema=schema
+        where,
+        schedule,
+        workflows=own.workflows,
+        tool=own.tool,
+        asked=own.asked,
+        inputs=inputs,
+        lanes=lanes,
+        schema=schema,
     )
     if capsule:
         played.capsule.save(capsule)
@@ -213,6 +220,10 @@ def explore(
             "--invariant", metavar="MODULE:ATTRIBUTE", help="A function of the rows before and after; repeatable."
         ),
     ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", metavar="NAME=JSON", help="What an event brings (default: true); repeatable."),
+    ] = None,
     number: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
@@ -259,7 +270,7 @@ def explore(
         Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
         workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=number, crashes=crashes,
         expiries=expiries, lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
-        progress=progress, schema=schema, expect=expect, reduce=not whole,
+        progress=progress, schema=schema, expect=expect, reduce=not whole, events=launch.events(event),
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

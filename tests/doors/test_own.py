@@ -77,7 +77,7 @@ def test_what_a_tool_without_effects_did_is_not_observed_anywhere(run: Run, tmp_
     assert "WRONG  mute:charge has no effects(), so what it does is not observed." in found.stdout
 
 
-KIOSK = '''
+KIOSK = """
 import sqlite3
 
 
@@ -105,7 +105,7 @@ pay, mail = Book("pay.sqlite"), Book("mail.sqlite")
 def sale(run, total):
     run.side_effect("pay", key="pay", arguments=total, tool=pay)
     run.side_effect("mail", key="mail", arguments=total, tool=mail)
-'''
+"""
 BOTH = ["--tool", "kiosk:pay", "--tool", "kiosk:mail"]
 
 

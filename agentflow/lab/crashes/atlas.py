@@ -51,9 +51,10 @@ def atlas(
 ) -> Atlas:  # fmt: skip
     """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
-    `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of the
-    engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its effects(), as
-    are those in `asked`, which only side effects name. Without `boundaries` all are played that an undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
+    `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of
+    the engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its
+    effects(), as are those in `asked`, which only side effects name. Without `boundaries` all are played that an
+    undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
 
     The atlas has its own schemas (`schema` and a number), which must not exist yet and are dropped afterwards. `progress`
     shows a bar on standard error (None: on a terminal); `watch` gets the atlas after each cell. A cell that cannot be played

@@ -70,18 +70,18 @@ def soak(
 ) -> SoakReport:  # fmt: skip
     """Runs the requests on `workers` processes while workers are killed; returns the report.
 
-    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of an
-    example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for its
-    effects(), as are those in `asked`, which only side effects name. Where one's own is run, the workflows' ids begin with the schema's name, since a tool may remember the keys of
-    an earlier soak.
+    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of
+    an example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for
+    its effects(), as are those in `asked`, which only side effects name. Where one's own is run, the workflows' ids
+    begin with the schema's name, since a tool may remember the keys of an earlier soak.
 
-    The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a URL
-    but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are planned
-    by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit and the
-    boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when all that is left waits for events, when nothing has moved for `stall_seconds`, or before anything starts if the numbers make no
-    sense or there is no request; BadSchedule for what is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading
-    the requests raises.
+    The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a
+    URL but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are
+    planned by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit
+    and the boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error
+    (None: on a terminal). Raises SoakError when all that is left waits for events, when nothing has moved for
+    `stall_seconds`, or before anything starts if the numbers make no sense or there is no request; BadSchedule for what
+    is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(

@@ -65,8 +65,8 @@ def play(
 ) -> Played:  # fmt: skip
     """Plays the schedule on an empty laboratory, which is dropped afterwards; returns what came of it.
 
-    `workflows`, `tool` and `asked` as for Engine, `inputs` as for Stepper. With workflows or a tool of one's own the ids begin with
-    the schema's name, since such a tool remembers the keys of what was played before. Raises BadSchedule, LaneError or
+    `workflows`, `tool` and `asked` as for Engine, `inputs` as for Stepper. With workflows or a tool of one's own the ids
+    begin with the schema's name, since such a tool remembers the keys of what was played before. Raises BadSchedule, LaneError or
     DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
     """
     with own_schema(url, schema or new_name("play")) as database:

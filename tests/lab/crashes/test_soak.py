@@ -169,7 +169,9 @@ def test_a_soak_that_stands_still_names_what_is_stuck(url: str) -> None:
 
 def test_a_soak_of_workflows_that_wait_for_an_event_ends_at_once_and_names_it(url: str) -> None:
     began = time.monotonic()
-    with pytest.raises(SoakError, match=r"^2 of 2 .*'request-000000' \(approval_agent\), for 'approval'.* delivers no event"):
+    with pytest.raises(
+        SoakError, match=r"^2 of 2 .*'request-000000' \(approval_agent\), for 'approval'.* delivers no event"
+    ):
         soak(url, some(2), workflow="approval_agent", workers=1, kills=0, seed=OWN)
     assert time.monotonic() - began < 60 and not schemas(url)
 
