@@ -34,8 +34,11 @@ class _Advanced(CrashInjected):
 class Engine(Transactions):
     """Everything that needs a database, in one object that threads may share.
 
-    `workflows` are the functions this engine's workers know, by name; `tool` is called for side effects that name none.
+    `workflows` are the functions this engine's workers know, by name; `tool` is called for side effects that name none. It
+    is asked for its effects(), and so are those in `asked`: tools of one's own that only a side effect names.
     """
+
+    asked: tuple[Tool, ...] = ()
 
     def __init__(
         self, database: Database, *, workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
@@ -166,7 +169,7 @@ class Engine(Transactions):
 
     def reliability_metrics(self, *tools: Tool) -> dict[str, Any]:
         """The reliability figures from the rows, and from what these tools and the engine's tell; see evidence."""
-        return evidence.reliability_metrics(self.database, (self.tool, *tools))
+        return evidence.reliability_metrics(self.database, (self.tool, *self.asked, *tools))
 
     def recoveries(self) -> list[dict[str, Any]]:
         """Each take-over, with its span in ms split into detect, claim, replay and re-execute; see evidence.recoveries()."""
@@ -174,11 +177,11 @@ class Engine(Transactions):
 
     def write_reliability_report(self, path: Path = evidence.REPORT, *tools: Tool) -> dict[str, Any]:
         """Writes the figures to `artifacts/reliability-report.json`, and returns them."""
-        return evidence.write_reliability_report(self.database, path, (self.tool, *tools))
+        return evidence.write_reliability_report(self.database, path, (self.tool, *self.asked, *tools))
 
     def told_effects(self) -> evidence.Told:
-        """What the engine's tool, if it is one's own, tells of its effects."""
-        return evidence.ask(self.database, [self.tool])
+        """What the engine's tool, if it is one's own, and those in `asked` tell of their effects."""
+        return evidence.ask(self.database, (self.tool, *self.asked))
 
     def history(self, workflow_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """Like Transactions.history(), with the calls of which a tool of one's own tells."""

@@ -298,6 +298,8 @@ def submit(
             typer.echo(err=True)
     how = "" if workflow in WORKFLOWS else f" --workflow MODULE:{workflow}"
     said = f"{created:,} created in schema {schema!r}; {command(f'worker{how}', schema)} runs them."
+    if how:
+        said += " If it uses a tool of your own, start the worker with --tool MODULE:ATTRIBUTE too."
     answer(as_json, {"schema": schema, "workflow": workflow, "created": created}, said)
 
 

@@ -17,6 +17,7 @@ from .options import (
     Input,
     Json,
     OwnTool,
+    OwnTools,
     RequestsOrNone,
     ShowProgress,
     WorkflowOrNone,
@@ -33,7 +34,7 @@ def soak(
     column: Column = None,
     given: Input = None,
     workflow: WorkflowOrNone = None,
-    tool: OwnTool = None,
+    tool: OwnTools = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
@@ -87,7 +88,7 @@ def play(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: OwnTool = None,
+    tool: OwnTools = None,
     without: Guards = None,
     lanes: Annotated[
         Literal["thread", "process"], typer.Option("--lanes", help="Threads, or processes that are really killed.")
@@ -111,7 +112,16 @@ def play(
     inputs = own.some_inputs(given, requests, column)
     schedule = read_line(line, own.name, without or (), own.workflows, inputs)
     where = find_database("play").address
-    played = run(where, schedule, workflows=own.workflows, tool=own.tool, inputs=inputs, lanes=lanes, schema=schema)
+    played = run(
+        where,
+        schedule,
+        workflows=own.workflows,
+        tool=own.tool,
+        asked=own.asked,
+        inputs=inputs,
+        lanes=lanes,
+        schema=schema,
+    )
     if capsule:
         played.capsule.save(capsule)
     if svg:
@@ -164,7 +174,7 @@ def atlas(
     given: Input = None,
     requests: RequestsOrNone = None,
     column: Column = None,
-    tool: OwnTool = None,
+    tool: OwnTools = None,
     progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
@@ -210,6 +220,10 @@ def explore(
             "--invariant", metavar="MODULE:ATTRIBUTE", help="A function of the rows before and after; repeatable."
         ),
     ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", metavar="NAME=JSON", help="What an event brings (default: true); repeatable."),
+    ] = None,
     number: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")
@@ -246,6 +260,7 @@ def explore(
     from . import launch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for a soak
+    launch.own_tool(tool)  # no second one: it meets those that side effects name on the way
     own = launch.Own(workflow, tool)
     inputs, invariants = (
         own.some_inputs(given, requests, column),
@@ -255,7 +270,7 @@ def explore(
         Engine(find_database("explore"), workflows=own.workflows, tool=own.tool), without=without or (),
         workflow=own.name or DEFAULT_WORKFLOW, inputs=inputs, invariants=invariants, workflows=number, crashes=crashes,
         expiries=expiries, lost_replies=lost_replies, lost_commits=lost_commits, model=model, names=names, time_limit=time_limit,
-        progress=progress, schema=schema, expect=expect, reduce=not whole,
+        progress=progress, schema=schema, expect=expect, reduce=not whole, events=launch.events(event),
     )  # fmt: skip
     if svg and found.findings:
         timeline(found.findings[0].history, schedule=found.findings[0].line).save(svg)

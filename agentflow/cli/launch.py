@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, redirect_stdout
 from itertools import islice
 from operator import attrgetter
@@ -143,9 +143,14 @@ def own_tools(spelled: Iterable[str] | None) -> list[Tool]:
     return [*found.values()]
 
 
-def own_tool(spelled: str | None) -> Tool | None:
-    """Returns the tool that `module:attribute` names, if one is named. Raises BadName."""
-    return next(iter(own_tools([spelled] if spelled else None)), None)
+def own_tool(spelled: Sequence[str] | None) -> Tool | None:
+    """Returns the tool that `module:attribute` names, if one is named. Raises BadName, also for a second one."""
+    if spelled and len(spelled) > 1:
+        raise BadName(
+            f"--tool {spelled[1]!r} is the second, and only one can be given here: the tool for all side effects that name "
+            "none. Nothing was started; leave out the others, which side effects name in the code."
+        )
+    return next(iter(own_tools(spelled)), None)
 
 
 def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
@@ -171,22 +176,56 @@ def own_workflows(spelled: Iterable[str] | None) -> dict[str, Workflow]:
     return found
 
 
+def json_value(option: str, given: str) -> Any:
+    """The JSON value that is the option's text. Raises BadName."""
+    try:
+        to_json(value := json.loads(given), workflow="(new)", step="input")
+    except UnfaithfulValue as error:
+        raise BadName(f"{option} {given!r:.80} cannot be stored ({error.path}: {error.reason}).") from error
+    except (ValueError, RecursionError) as error:
+        raise BadName(
+            f"{option} {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
+            "quotes of its own: '\"text\"'."
+        ) from error
+    return value
+
+
+def events(given: Iterable[str] | None) -> dict[str, Any]:
+    """The payloads of `NAME=JSON`, by the event's name. Raises BadName, also for a name that comes twice."""
+    found: dict[str, Any] = {}
+    for one in given or ():
+        name, equals, payload = one.partition("=")
+        if not (name and equals) or name in found:
+            wrong = "names an event for the second time" if name in found else "has no NAME=JSON"
+            raise BadName(
+                f"--event {one!r:.80} {wrong}. Give each event once, such as 'approval={{\"approved\": true}}'."
+            )
+        found[name] = json_value(f"--event {name}=", payload)
+    return found
+
+
 class Own:
     """What `--workflow` and `--tool` name for the laboratory, whose processes import it by that name. Raises BadName.
 
-    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` None the simulated one;
-    `options` all three for a soak or an atlas.
+    `workflows` are the functions by name, `name` that of the workflow (None: no option says), `tool` the first
+    tool (None: the simulated one), `asked` the others; `options` all that for a soak or an atlas.
     """
 
-    def __init__(self, workflow: str | None, tool: str | None) -> None:
+    def __init__(self, workflow: str | None, tools: Sequence[str] | None) -> None:
         from ..lab.laboratory.processes import by_name
 
         self.workflows = own_workflows([workflow] if workflow else None)
         self.name = next(iter(self.workflows)) if workflow else None
         self.is_own = ":" in (workflow or "")
-        self.tool, named = own_tool(tool), self.name or DEFAULT_WORKFLOW
-        self.options: dict[str, Any] = {"workflow": named, "workflows": self.workflows, "tool": self.tool}
-        for one, spelled in ((self.workflows[named], workflow), (self.tool, tool)):
+        found, named = own_tools(tools), self.name or DEFAULT_WORKFLOW
+        self.tool, self.asked = next(iter(found), None), found[1:]
+        self.options: dict[str, Any] = {
+            "workflow": named,
+            "workflows": self.workflows,
+            "tool": self.tool,
+            "asked": self.asked,
+        }
+        for one, spelled in ((self.workflows[named], workflow), (self.tool, next(iter(tools or ()), None))):
             module, _, attribute = (spelled or "").partition(":")
             if attribute:
                 by_name(one, module, attribute)
@@ -203,16 +242,7 @@ class Own:
             return None if requests is None else read_requests(requests, column, texts=texts)
         if requests is not None:
             raise BadName("--input and --requests cannot be combined; choose one of them.")
-        try:
-            to_json(value := json.loads(given), workflow="(new)", step="input")
-        except UnfaithfulValue as error:
-            raise BadName(f"--input {given!r:.80} cannot be stored ({error.path}: {error.reason}).") from error
-        except (ValueError, RecursionError) as error:
-            raise BadName(
-                f"--input {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "
-                "quotes of its own: '\"text\"'."
-            ) from error
-        return iter([value])
+        return iter([json_value("--input", given)])
 
     def some_inputs(self, *options: str | None) -> list[Any] | None:
         """The same as a list, with no more than a schedule can have."""

@@ -41,9 +41,16 @@ Workflows = Annotated[
     typer.Option("--workflow", metavar=_NAMED, help="The only workflow to run (default: the examples); repeatable."),
 ]
 OwnTool = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option("--tool", metavar="MODULE:ATTRIBUTE", help="A tool of your own, instead of the simulated one."),
 ]
+OwnTools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool", metavar="MODULE:ATTRIBUTE",
+        help="A tool of your own, instead of the simulated one; repeatable: all are asked for their effects().",
+    ),
+]  # fmt: skip
 Guards = Annotated[
     list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
 ]

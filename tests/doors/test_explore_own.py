@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from tests.support.programs import agentflow, environment
+from tests.support.programs import ROOT, agentflow, environment
 
 SHOP = '''
 import random
@@ -82,6 +83,40 @@ def test_a_shop_of_ones_own_ends_with_0_and_says_what_ran(explored: Run) -> None
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr, told["ok"], told["verdict"]) == (0, "", True, "holds")
     assert told["bodies_run"]["tools"].keys() == {"shop:charge"} and told["bodies_run"]["steps"]["price"] > 10
+
+
+def refunds(folder: Path) -> list[str]:
+    """The options for the README's refund, whose large sums wait for the manager."""
+    (found,) = re.findall(r"```python\n(from agentflow import open_engine\n.*?)\n\n\nengine = ",
+                          (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)  # fmt: skip
+    (folder / "readme_refund.py").write_text(found)
+    few = ["--crashes", "1", "--expiries", "1", "--lost-replies", "0"]
+    return ["explore", "--workflow", "readme_refund:refund", "--input", '{"order": 8, "total": 300}', *few]
+
+
+def test_an_event_brings_what_the_option_says(url: str, tmp_path: Path) -> None:
+    mine, env = refunds(tmp_path), environment(DATABASE_URL=url)
+    for payload in ('{"refund": true}', '{"refund": false}'):
+        done = agentflow(*mine, "--event", f"manager.decided={payload}", env=env, cwd=tmp_path)
+        assert done.returncode == 0 and f"'manager.decided' brings {payload}" in done.stdout, done
+    true = agentflow(*mine, env=env, cwd=tmp_path)
+    assert true.returncode == 1 and "event 'manager.decided' brought true; --event NAME=JSON" in true.stderr, true
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["decided"], "--event 'decided' has no NAME=JSON."),
+        (["a=1", "a=2"], "--event 'a=2' names an event for the second time."),
+        (["a=yes"], "--event a= 'yes' is not JSON"),
+        (["manager.decide={}"], "An undisturbed run (schedule `A*`) goes wrong: no workflow waits for the event"),
+    ],
+)  # fmt: skip
+def test_an_event_that_cannot_be_used_is_one_sentence(url: str, tmp_path: Path, given: list[str], said: str) -> None:
+    options = [part for one in given for part in ("--event", one)]
+    done = agentflow(*refunds(tmp_path), *options, env=environment(DATABASE_URL=url), cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith(f"agentflow: {said}"), done
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_random_key_ends_with_1_and_the_shortest_harm(explored: Run) -> None:

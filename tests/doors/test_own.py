@@ -77,9 +77,70 @@ def test_what_a_tool_without_effects_did_is_not_observed_anywhere(run: Run, tmp_
     assert "WRONG  mute:charge has no effects(), so what it does is not observed." in found.stdout
 
 
+KIOSK = """
+import sqlite3
+
+
+class Book:
+    def __init__(self, file):
+        self.file = file
+
+    def open(self):
+        db = sqlite3.connect(self.file, timeout=30)
+        db.execute("CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, action TEXT, workflow TEXT, calls INT)")
+        return db
+
+    def __call__(self, call):
+        with self.open() as db:
+            row = (call.idempotency_key, call.action, call.workflow_id)
+            db.execute("INSERT INTO calls VALUES (?, ?, ?, 1) ON CONFLICT (key) DO UPDATE SET calls = calls + 1", row)
+
+    def effects(self):
+        return self.open().execute("SELECT * FROM calls").fetchall()
+
+
+pay, mail = Book("pay.sqlite"), Book("mail.sqlite")
+
+
+def sale(run, total):
+    run.side_effect("pay", key="pay", arguments=total, tool=pay)
+    run.side_effect("mail", key="mail", arguments=total, tool=mail)
+"""
+BOTH = ["--tool", "kiosk:pay", "--tool", "kiosk:mail"]
+
+
+def test_two_tools_that_only_side_effects_name_are_both_observed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kiosk.py").write_text(KIOSK)
+    mine = ["--workflow", "kiosk:sale", "--input", "3", "--json"]
+    for command in (["play", "A*"], ["soak", "--workers", "1", "--kills", "2"]):
+        done = run(*command, *mine, *BOTH)
+        assert (done.returncode, json.loads(done.stdout)["business_effects"]) == (0, 2), done.stderr
+        done = run(*command, *mine, *BOTH[:2])
+        assert (done.returncode, json.loads(done.stdout)["business_effects"]) == (1, None)
+        assert "--tool MODULE:ATTRIBUTE" in done.stderr
+
+
+def test_an_atlas_counts_the_effects_of_tools_that_only_side_effects_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kiosk.py").write_text(KIOSK)
+    done = run("atlas", "--workflow", "kiosk:sale", "--input", "3", "--json", *BOTH)
+    cells = [cell for cell in json.loads(done.stdout)["cells"] if cell["state"] == "done"]
+    assert done.returncode == 0 and None not in {cell["effects"] for cell in cells}, done.stderr
+    naive = {cell["boundary"]: cell["effects"] for cell in cells if cell["guards"].startswith("Naive")}
+    assert {naive["before tool pay"], naive["after tool pay"], naive["after tool mail"]} == {2, 3, 4}, naive
+
+
+def test_a_second_tool_is_refused_where_only_one_is_called(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kiosk.py").write_text(KIOSK)
+    for command in (["worker"], ["api", "--port", "0"], ["explore", "--input", "3"]):
+        done = run(*command, "--workflow", "kiosk:sale", *BOTH)
+        assert done.returncode == 1, done
+        assert done.stderr.startswith("agentflow: --tool 'kiosk:mail' is the second, and only one can be given here")
+
+
 def test_submit_worker_report_and_check_on_an_own_workflow(run: Run, engine: Engine, url: str, tmp_path: Path) -> None:
     done = run("submit", "--workflow", "order", "--requests", "orders.jsonl")
     assert "`agentflow worker --workflow MODULE:order" in done.stdout
+    assert "If it uses a tool of your own, start the worker with --tool MODULE:ATTRIBUTE too." in done.stdout
     assert rows(engine, "SELECT input FROM {s}.workflows WHERE (input ->> 'total')::int = 3") == [
         {"input": {"total": 3}}
     ]
@@ -149,7 +210,7 @@ def test_what_is_no_tool_is_one_sentence(folder: Path) -> None:
     (folder / "notools.py").write_text("number = 3\nclass Tool: ...\nasync def later(call): ...\n")
     for name, said in (("number", "a value of type int"), ("later", "an async function"), ("Tool", "tool = Tool()")):
         with pytest.raises(BadName, match=f"--tool 'notools:{name}' is .*{said.replace('(', '.').replace(')', '.')}"):
-            launch.own_tool(f"notools:{name}")
+            launch.own_tool([f"notools:{name}"])
 
 
 def test_two_workflows_of_one_name_are_refused_and_examples_go_beside_ones_own(folder: Path) -> None:

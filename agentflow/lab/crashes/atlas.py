@@ -45,15 +45,16 @@ CELL_PATIENCE = 30.0  # seconds until a worker that does not reach its next boun
 def atlas(
     where: str | Engine, *, workflow: str | Workflow = DEFAULT_WORKFLOW,
     workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
-    inputs: Sequence[Any] | None = None, guard_sets: Sequence[GuardSet] = GUARD_SETS,
+    asked: Sequence[Tool] = (), inputs: Sequence[Any] | None = None, guard_sets: Sequence[GuardSet] = GUARD_SETS,
     boundaries: Sequence[str] | None = None, schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
     watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip
     """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
-    `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of the
-    engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its effects(). Without
-    `boundaries` all are played that an undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
+    `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of
+    the engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its
+    effects(), as are those in `asked`, which only side effects name. Without `boundaries` all are played that an
+    undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
 
     The atlas has its own schemas (`schema` and a number), which must not exist yet and are dropped afterwards. `progress`
     shows a bar on standard error (None: on a terminal); `watch` gets the atlas after each cell. A cell that cannot be played
@@ -63,13 +64,13 @@ def atlas(
     """
     known = where.workflows if isinstance(where, Engine) else workflows
     called, function = named(workflow, known)
-    own = (tool, inputs, function) != (None, None, WORKFLOWS[DEFAULT_WORKFLOW])
+    own = (tool, *asked, inputs, function) != (None, None, WORKFLOWS[DEFAULT_WORKFLOW])
     if tool and (why := why_no_tool(tool)):
         raise AgentFlowError(f"The tool {why}. Nothing was started.")
     (value,) = inputs_for(Setting(called), {called: function}, inputs)
     _check(guard_sets, None if own else boundaries)
     began, name = time.monotonic(), schema or new_name("atlas")
-    subject = AtlasSubject(called, called if function is WORKFLOWS.get(called) else function, value, tool)
+    subject = AtlasSubject(called, called if function is WORKFLOWS.get(called) else function, value, tool, (*asked,))
     with ExitStack() as stack:
         free: SimpleQueue[AtlasBench] = SimpleQueue()
         free.put(first := stack.enter_context(atlas_bench(_url(where), f"{name}_1", subject)))
@@ -134,12 +135,16 @@ def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generat
 
 @dataclass(frozen=True)
 class AtlasSubject:
-    """What is killed: a workflow by its name, the function (or an example's name), its input and its tool (None: simulated)."""
+    """What is killed: a workflow by its name, the function (or an example's name), its input and its tool (None: simulated).
+
+    `asked` are the tools that only its side effects name.
+    """
 
     name: str = DEFAULT_WORKFLOW
     function: str | Workflow = DEFAULT_WORKFLOW
     value: Any = REQUESTS[0]
     tool: Tool | None = None
+    asked: tuple[Tool, ...] = ()
 
 
 @contextmanager
@@ -152,6 +157,7 @@ def atlas_bench(url: str, schema: str, subject: AtlasSubject = AtlasSubject()) -
             closing(Engine(database, workflows={subject.name: counted}, tool=subject.tool, policy=PATIENT)) as engine,
             Stepper(engine, inputs=[subject.value], lanes="process", patience=CELL_PATIENCE, prefix=prefix) as stepper,
         ):
+            engine.asked = stepper.engine.asked = subject.asked
             yield AtlasBench(engine, stepper, counted, subject)
 
 
@@ -249,14 +255,16 @@ class AtlasBench:
         if retried is None:
             return replace(cell, state="missing")
         cell = self._counted(cell, **retried)
-        if made.tool is None:
+        if not (tools := list({id(one): one for one in (made.tool, *made.asked) if one}.values())):
             return cell
-        # Its effects are of no workflow in our tables.
-        told, mine = getattr(made.tool, "effects", None), None
-        with suppress(Exception):  # what it raises is said of the other columns
-            mine = None if told is None else [one for one in told() if one[2] == workflow_id]
-        attempts = None if mine is None else sum(one[3] or 0 for one in mine if len(one) > 3)
-        return replace(cell, effects=None if mine is None else len(mine), attempts=attempts)
+        # Their effects are of no workflow in our tables.
+        mine: list[Any] | None = None
+        with suppress(Exception):  # one does not tell; or it raises, and that is said of the other columns
+            mine = [one for tool in tools for one in getattr(tool, "effects")() if one[2] == workflow_id]  # noqa: B009
+        if mine is None:
+            return replace(cell, effects=None, attempts=None)
+        attempts = sum(one[3] or 0 for one in mine if len(one) > 3)
+        return replace(cell, effects=(cell.effects or 0) + len(mine), attempts=(cell.attempts or 0) + attempts)
 
     def _counted(self, cell: AtlasCell, **more: Any) -> AtlasCell:
         """Adds the counts of what the world did and of the steps' own notes to the cell."""

@@ -53,7 +53,7 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
     It takes the job (`claim`), calls the tool, and hands over the result (`complete`). Nothing else leaves a trace, so
     there are no other boundaries.
     """
-    tool = job.tool or SimulatedTool(Database(job.url, job.schema))
+    default = job.tool or SimulatedTool(Database(job.url, job.schema))
 
     def reach(boundary: str, action: str = "") -> None:
         places = {boundary, f"{boundary} {action}".rstrip()}
@@ -69,7 +69,10 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
         ) -> Any:
             """As NaiveRunner does."""
             reach("before tool", name)
-            answer = super().side_effect(name, key, tool, arguments)
+            chosen = tool or default
+            answer = super().side_effect(
+                name, key, lambda call: chosen(replace(call, workflow_id=job.workflow_id)), arguments
+            )
             reach("after tool", name)
             return answer
 
@@ -77,7 +80,7 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
     if not job.done:
         reach("after claim")
         try:
-            job.function(Queued(tool=lambda call: tool(replace(call, workflow_id=job.workflow_id))), job.request)
+            job.function(Queued(), job.request)
         except Exception as error:
             return connection.send((f"raised {type(error).__name__}: {error}", ()))
         reach("before complete")

@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,25 +63,25 @@ class SoakSettings:
 
 def soak(
     where: str | Engine, requests: Iterable[Any], *, workflow: str | Workflow = DEFAULT_WORKFLOW,
-    workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
+    workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None, asked: Sequence[Tool] = (),
     schema: str | None = None, workers: int = 4, kills: int = 50, random_kills: int = 0, seed: int = 1,
     lease_seconds: float = 1.0, keep: bool = False, stall_seconds: float = 120.0, progress: bool | None = None,
     make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
     """Runs the requests on `workers` processes while workers are killed; returns the report.
 
-    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of an
-    example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for its
-    effects(). Where one's own is run, the workflows' ids begin with the schema's name, since a tool may remember the keys of
-    an earlier soak.
+    `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of
+    an example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for
+    its effects(), as are those in `asked`, which only side effects name. Where one's own is run, the workflows' ids
+    begin with the schema's name, since a tool may remember the keys of an earlier soak.
 
-    The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a URL
-    but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are planned
-    by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit and the
-    boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error (None: on a
-    terminal). Raises SoakError when nothing has moved for `stall_seconds`, or before anything starts if the numbers make no
-    sense or there is no request; BadSchedule for what is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading
-    the requests raises.
+    The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a
+    URL but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are
+    planned by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit
+    and the boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error
+    (None: on a terminal). Raises SoakError when all that is left waits for events, when nothing has moved for
+    `stall_seconds`, or before anything starts if the numbers make no sense or there is no request; BadSchedule for what
+    is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
@@ -101,7 +101,8 @@ def soak(
         settings = SoakSettings(url, database.schema, seed, plan, lease_seconds, make)
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
-        run.name, run.prefix = name, f"{database.schema}." * bool(tool or own)
+        run.name, run.prefix = name, f"{database.schema}." * bool(tool or asked or own)
+        run.engine.asked = (*asked,)
         run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
         return run.report(kills, random_kills, time.monotonic() - began)
 
@@ -186,7 +187,10 @@ class _Soak:
                         self._kill_one()
                     else:
                         self._bury(ended(self.alive.values(), 0.05))
-                    before, seen = seen, (query(self.engine, _FINISHED)[0]["finished"], self.processes_killed)
+                    standing = query(self.engine, _STANDING)[0]
+                    before, seen = seen, (standing["finished"], self.processes_killed)
+                    if standing["waiting"] and not standing["under_way"] and submitted >= may:
+                        raise SoakError(self._waits(standing))
                     moved = time.monotonic() if seen != before else moved
                     show(seen[0])
                     if time.monotonic() - moved > stall_seconds:
@@ -258,6 +262,14 @@ class _Soak:
     def _is_active(self, identity: str) -> bool:
         return bool(query(self.engine, _ACTIVE, name=identity)[0]["active"])
 
+    def _waits(self, standing: Mapping[str, Any]) -> str:
+        first = query(self.engine, _WAITS)[0]
+        return (
+            f"{standing['waiting']} of {self.total} workflows wait for an event, the first, {first['id']!r} ({self.name}), for "
+            f"{first['waiting_for']!r:.80}, and nothing else is left to do: a soak delivers no event. Soak a workflow, or give "
+            "it an input, with which it waits for none; `agentflow play` delivers one with the move event:NAME."
+        )
+
     def _stuck(self, seen: tuple[int, int], kills: int, seconds: float) -> str:
         rows = query(self.engine, _STUCK)
         named = "; ".join(
@@ -272,8 +284,9 @@ class _Soak:
 
     def report(self, kills_planned: int, random_kills: int, seconds: float) -> SoakReport:
         """The figures, from the rows and the exit codes of the dead workers."""
-        own = self.engine.tool is not self.engine.world
-        figures = evidence.reliability_metrics(self.database, [self.engine.tool], alone=not own)
+        tools = (self.engine.tool, *self.engine.asked)
+        own = tools != (self.engine.world,)
+        figures = evidence.reliability_metrics(self.database, tools, alone=not own)
         wrong = tuple(figures.pop("problems"))
         planned = () if random_kills else query(self.engine, _KILLED, event=_KILL)
         kills = tuple(sorted((_request(row["workflow_id"]), row["subject"]) for row in planned))
@@ -291,7 +304,11 @@ class _Soak:
         )  # fmt: skip
 
 
-_FINISHED = "SELECT count(*) AS finished FROM workflows WHERE finished_at IS NOT NULL"
+_STANDING = """\
+SELECT count(finished_at) AS finished, count(*) FILTER (WHERE status = 'waiting') AS waiting,
+       count(*) FILTER (WHERE finished_at IS NULL AND (status <> 'waiting' OR lease_owner IS NOT NULL)) AS under_way
+FROM workflows"""
+_WAITS = "SELECT id, waiting_for FROM workflows WHERE status = 'waiting' ORDER BY created_at, id LIMIT 1"
 _STUCK = """\
 SELECT id, status, state, fence_token, lease_owner FROM workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""

@@ -23,6 +23,7 @@ from ...errors import AgentFlowError, describe_failure
 from ...model import Policy, Tool
 from ...run import Workflow
 from ...tools import SimulatedTool
+from ...values import to_json
 from ..broken.catalogue import engine_class
 from ..history.words import brief
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -66,14 +67,15 @@ def explore(
     names: Literal["unique", "shared"] = "unique", retry: Literal["call_again", "look_up"] = "call_again",
     moves: int | None = None, time_limit: float = 600.0,
     stop_at: StopAt = "harm", progress: bool | None = None, schema: str | None = None,
-    expect: Literal["completed", "failed"] = "completed", reduce: bool = True,
+    expect: Literal["completed", "failed"] = "completed", reduce: bool = True, events: Mapping[str, Any] | None = None,
 ) -> Exploration:  # fmt: skip
     """Tries every schedule within the bounds; if it could not, the report names the bound that was hit.
 
     Nothing is tried, and nothing certified, unless an undisturbed run of each workflow ends as you `expect`.
     `engine` is an engine, a class of engines (also your own), or None for the real one; `without` takes guards from it.
     `workflow` is a name that the engine knows, or a function; `inputs` has a JSON value for each workflow (without it, the
-    presets' requests). `invariants` are functions of the Rows before and after a transaction; see own_invariant().
+    presets' requests). `events` has the payload that an event of this name brings; without it, `true`.
+    `invariants` are functions of the Rows before and after a transaction; see own_invariant().
 
     Your code runs for real, and a step's body each time that a worker is brought to where it stood: dozens of times. So
     explore no step that costs money or changes something; the result says how often each ran. A `tool` (the engine's, or
@@ -111,7 +113,7 @@ def explore(
         raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
         setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1 and not invariants,
-        checks, functions[name] is not WORKFLOWS.get(name),
+        checks, functions[name] is not WORKFLOWS.get(name), _payloads(events or {}),
     )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
@@ -149,6 +151,7 @@ class _Plan:
     reduce: bool
     invariants: tuple[Invariant, ...]
     own: bool
+    brings: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         there = 1 <= self.workers <= len(LANES) and 1 <= self.setting.requests <= len(REQUESTS)
@@ -230,7 +233,7 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         ):  # a tool that only a side effect names is met on the way, and its state is a part of the first rows
             first = own.first()
             world = World(cache, engine, plan.setting, inputs, own, lambda: UNDISTURBED, plan.invariants)
-            _await(world)
+            _await(world, plan.brings)
             if first == own.first():
                 break
         world.expected = world.outcomes(world.finished(world.first))
@@ -273,6 +276,7 @@ def _unlike(world: World, expect: str) -> str:
         f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events[:3]
     )
     given += f", and {len(world.events) - 3} more" if world.events[3:] else ""
+    given += "; --event NAME=JSON, or explore(events=...), says what one brings" if world.events else ""
     return f"undisturbed (schedule `A*`), {row['id']} {did}. Nothing was explored. {given}. {fix}."
 
 
@@ -327,15 +331,25 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
         raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
 
 
-def _await(world: World) -> None:
-    """Finds the events that are waited for, with the payloads that are delivered first: from the presets, or as it waits."""
-    world.events = tuple((name, True) for name in events_of(world.setting.workflow) or ())
+def _payloads(events: Mapping[str, Any]) -> dict[str, Any]:
+    """The payloads, as a workflow reads them from JSON. Raises UnfaithfulValue."""
+    return {name: json.loads(to_json(one, workflow="(new)", step=f"event {name}")) for name, one in events.items()}
+
+
+def _await(world: World, brings: Mapping[str, Any]) -> None:
+    """Finds the events that are waited for, from the presets or as it waits; each brings the payload given, or True."""
+    world.events = tuple((name, brings.get(name, True)) for name in events_of(world.setting.workflow) or ())
     for _ in range(MOST_EVENTS):
         waits = {row["waiting_for"] for row in world.cache.rows(world.finished(world.first)).workflows}
         new = waits - {None, *dict(world.events)}
         if not new:
             break
-        world.events += tuple((name, True) for name in sorted(new))
+        world.events += tuple((name, brings.get(name, True)) for name in sorted(new))
+    if never := sorted(brings.keys() - dict(world.events).keys()):
+        raise ExplorerError(
+            f"{UNDISTURBED}no workflow waits for the event {never[0]!r:.80}, which was given a payload; they wait for "
+            f"{', '.join(dict(world.events)) or 'none'}. {FIX_IT}"
+        )
 
 
 @contextmanager

@@ -189,7 +189,10 @@ def _problems(engine: Engine, found: list[dict[str, Any]], figures: Mapping[str,
             said.append(f"{row['id']} has failed: {_error(row)}")
         said += [f"{row['id']} is completed, and {one} left no effect." for one in lost_effects(engine, row["id"])]
     if figures["business_effects"] is None:
-        said.append("What a tool of your own did is not observed: let it tell in effects(), and play again.")
+        said.append(
+            "What a tool of your own did is not observed: let it tell in effects(), name it, also if only a side effect does "
+            "(--tool MODULE:ATTRIBUTE, or engine.asked = (tool,)), and play again."
+        )
     told = engine.told_effects()
     return said + [f"{one}." for one in (*told.problems, *(told.strange if said else ()))]
 

@@ -61,17 +61,18 @@ def read_line(
 
 def play(
     url: str, schedule: Schedule, *, workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
-    inputs: Sequence[Any] | None = None, lanes: LaneKind = "thread", schema: str | None = None,
+    asked: Sequence[Tool] = (), inputs: Sequence[Any] | None = None, lanes: LaneKind = "thread", schema: str | None = None,
 ) -> Played:  # fmt: skip
     """Plays the schedule on an empty laboratory, which is dropped afterwards; returns what came of it.
 
-    `workflows` and `tool` as for Engine, `inputs` as for Stepper. With workflows or a tool of one's own the ids begin with
-    the schema's name, since such a tool remembers the keys of what was played before. Raises BadSchedule, LaneError or
+    `workflows`, `tool` and `asked` as for Engine, `inputs` as for Stepper. With workflows or a tool of one's own the ids
+    begin with the schema's name, since such a tool remembers the keys of what was played before. Raises BadSchedule, LaneError or
     DatabaseAway at the move that cannot be made, and NotALaboratory if the schema exists.
     """
     with own_schema(url, schema or new_name("play")) as database:
         engine = Engine(database, workflows=workflows, tool=tool, policy=PATIENT)
-        own = tool or any(WORKFLOWS.get(name) is not function for name, function in workflows.items())
+        engine.asked = (*asked,)
+        own = tool or asked or any(WORKFLOWS.get(name) is not function for name, function in workflows.items())
         prefix = f"{database.schema}." if own else ""
         try:
             with Stepper(engine, inputs=inputs, lanes=lanes, prefix=prefix) as stepper:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,15 @@ def test_a_soak_that_stands_still_names_what_is_stuck(url: str) -> None:
         soak(url, some(3), kills=0, workers=1, stall_seconds=0.5, seed=OWN, make_engine=Deaf)
     assert schemas(url) == set()
     assert [one.name for one in multiprocessing.active_children() if one.name.startswith("soak.")] == []
+
+
+def test_a_soak_of_workflows_that_wait_for_an_event_ends_at_once_and_names_it(url: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        SoakError, match=r"^2 of 2 .*'request-000000' \(approval_agent\), for 'approval'.* delivers no event"
+    ):
+        soak(url, some(2), workflow="approval_agent", workers=1, kills=0, seed=OWN)
+    assert time.monotonic() - began < 60 and not schemas(url)
 
 
 def test_workers_that_end_of_themselves_are_not_started_for_ever(url: str) -> None:

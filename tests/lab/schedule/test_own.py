@@ -134,4 +134,7 @@ def test_play_says_why_a_workflow_is_unfinished_and_what_was_not_observed(url: s
     assert "(PENDING; its last try: TypeError: string indices" in played.capsule.outcome["sentence"]
     blind = play(url, schedule, workflows=own, tool=lambda call: {}, inputs=[{"total": 1}])
     assert blind.figures["business_effects"] is None
-    assert "What a tool of your own did is not observed: let it tell in effects(), and play again." in blind.problems
+    (said,) = (
+        one for one in blind.problems if one.startswith("What a tool of your own did is not observed: let it tell")
+    )
+    assert "name it, also if only a side effect does (--tool MODULE:ATTRIBUTE, or engine.asked = (tool,))" in said
