@@ -159,22 +159,26 @@ class _Plan:
             )
 
     def report(
-        self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None, unlike: str = ""
+        self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None, doubt: str = ""
     ) -> Exploration:
         """The result of an exploration that came so far; without its graph, it was stopped by the time limit.
 
-        Harm comes before a loss of authority, and the shortest first. `unlike`: how the undisturbed run ended instead.
+        Harm comes before a loss of authority, and the shortest first. `doubt`: why nothing is certified,
+        such as how the undisturbed run ended instead.
         """
         findings = tuple(sorted(found, key=lambda one: (one.kind != "harm", one.moves)))
         whole = graph if graph and not graph.stopped else None
-        uncertified, about = _looked_at(whole) if whole else (unlike, "")
+        uncertified, about = _looked_at(whole) if whole else ("", "")
+        ran = json.loads(reached.bodies or '{"as_if": []}')
+        if whole and self.own and ran.get("unseen"):
+            names = ", ".join(ran["unseen"])
+            about += f" What steps did to {names} was not looked at (not observed): it offers no effects()."
         ends = whole.ends() if whole else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
             sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
-            graph.rules.world.events if graph else (), uncertified, about, self.reduce,
-            json.loads(reached.bodies or '{"as_if": []}'), self.own,
+            graph.rules.world.events if graph else (), uncertified or doubt, about.strip(), self.reduce, ran, self.own,
         )  # fmt: skip
 
 
@@ -195,10 +199,11 @@ def _explored_here(
         reached.deadline = math.inf
         findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
+        hidden = "" if findings or graph.stopped else own.hidden()
     finally:
         cache.close()
         own.put_back()
-    return plan.report(reached, findings, graph)
+    return plan.report(reached, findings, graph, hidden)
 
 
 @contextmanager

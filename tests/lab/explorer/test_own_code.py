@@ -284,6 +284,71 @@ def test_an_effect_hidden_in_a_step_is_found_with_its_shortest_schedule(explored
     assert not explored(hidden_in(careful), tool=careful, **TINY).findings, "its key protects it"
 
 
+def a_hidden(bank: Any, key: Any = None) -> Any:
+    """A workflow with a step that calls the provider by stealth."""
+
+    def hidden(run: Any, given: Any) -> Any:
+        run.step("pay", lambda: bank(ToolCall(key, "pay", 1, run.run_id)))
+        return run.side_effect("mail", key="mail")
+
+    return hidden
+
+
+def plain(file: Path) -> Any:
+    """A tool that keeps no keys, writes into a file and tells, and cannot be put back."""
+
+    def bank(call: ToolCall) -> Any:
+        rows = [*json.loads(file.read_text()), [call.idempotency_key, call.action, call.workflow_id]]
+        file.write_text(json.dumps(rows))
+
+    vars(bank)["effects"] = lambda: json.loads(file.read_text())
+    file.write_text('[["old", "pay", "long ago"]]')
+    return bank
+
+
+def test_an_effect_hidden_in_a_step_from_a_plain_tool_is_counted_and_certifies_nothing(
+    explored: Any, tmp_path: Path
+) -> None:
+    bank = plain(tmp_path / "rows")
+    found = explored(a_hidden(bank), tool=bank, **TINY)
+    hidden = sum(row[1] == "pay" for row in bank.effects()) - 1
+    assert not found.ok and found.verdict == "unknown" and hidden > 1
+    assert (
+        f"Not certified: {hidden} effects of action 'pay' in {__name__}:plain.<locals>.bank came from" in found.problem
+    )
+    assert "'mail'" not in found.problem and "Make each a side effect, and explore again." in found.problem
+    honest = explored(tool=bank, **TINY)
+    assert honest.ok and honest.about == "", honest
+
+
+def test_a_plain_tool_that_does_not_tell_was_not_looked_at_in_steps(explored: Any) -> None:
+    found = explored(tool=lambda call: 1, **TINY)
+    assert found.ok and "was not looked at (not observed): it offers no effects()." in found.lines()[0], found
+
+
+def test_effects_of_a_plain_tool_that_raises_is_named_before_and_after(explored: Any) -> None:
+    for late in (False, True):
+        called: list[Any] = []
+
+        def bank(call: ToolCall, called: list[Any] = called) -> Any:
+            called.append(call)
+
+        def tells(called: list[Any] = called, late: bool = late) -> Any:
+            if called or not late:
+                raise OSError("books are locked")
+            return []
+
+        vars(bank)["effects"] = tells
+        with pytest.raises(ExplorerError, match=r"bank\.effects\(\) raised OSError: books are locked\. Fix it, and"):
+            explored(tool=bank, **TINY)
+
+
+def test_one_effect_under_a_key_of_its_own_hidden_in_a_step_certifies_nothing(explored: Any) -> None:
+    bank = Provider()
+    found = explored(a_hidden(bank, "order-7"), tool=bank, **TINY)
+    assert not found.ok and not found.findings and "1 effect of action 'pay' in" in found.problem, found
+
+
 def test_how_often_bodies_ran_is_said(explored: Any, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
