@@ -131,7 +131,7 @@ def explore(
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached, found)
                 step = reached.step.decode(errors="ignore")
-                raise ExplorerError(f"{reached.where}{killed}{step} {FIX_IT}") from None
+                raise ExplorerError(_and_fix_it(f"{reached.where}{killed}{step}")) from None
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,13 @@ def _put_back(own: OwnCode, engine: Engine) -> Iterator[None]:
         finally:
             own.put_back()
     except WrongCode as wrong:
-        raise ExplorerError(f"Nothing is certified: {str(wrong).rstrip('.')}. {FIX_IT}") from wrong
+        raise ExplorerError(_and_fix_it(f"Nothing is certified: {wrong}")) from wrong
+
+
+def _and_fix_it(wrong: str) -> str:
+    """The message as whole sentences, with what to do."""
+    wrong = wrong.rstrip()
+    return f"{wrong}{'' if wrong[-1:] in ('.', '?', '!') else '.'} {FIX_IT}"
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -241,7 +247,7 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
-        raise ExplorerError(f"{UNDISTURBED}{wrong} {FIX_IT}") from wrong
+        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}")) from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
     for mine, real in zip(world.expected, promised, strict=False):
@@ -271,7 +277,7 @@ def _unlike(world: World, expect: str) -> str:
         error, raised = json.loads(row["error"]), world.player.raised
         why = f"{error['type']}: {error['message'].partition('. Catch StepFailed')[0]}"
         line = own_line(raised) if raised and describe_failure(raised)["message"] in error["message"] else ""
-        did += f": {brief(why, 300)}{brief(line, 100)}"
+        did += f": {brief(why.rstrip('. '), 300)}{brief(line, 100)}"
     if row["status"] == "failed":
         fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
     given = f"It was given {brief(row['input'], 80)}" + "".join(
@@ -329,7 +335,7 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
+        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}")) from doubt
 
 
 def _await(world: World) -> None:

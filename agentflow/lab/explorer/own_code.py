@@ -33,7 +33,7 @@ from ..verify.invariants import UNTOLD
 from ..verify.snapshot import Rows
 from .answer_cache import AnswerCache, StatementResult, answer_key, question
 from .hidden_effects import Effect, as_told, check_that_it_was_asked, sentence, unaccounted
-from .own_process import SearchProgress, WrongCode
+from .own_process import SearchProgress, WrongCode, shown
 
 States = tuple[tuple[str, str], ...]
 """The state of each restorable tool, as JSON text, by its name."""
@@ -78,7 +78,7 @@ class OwnCode:
     def known(self, tool: Any) -> ExploredTool:
         """The tool under its name. One that cannot be put back may be made anew in each run."""
         if why := why_no_tool(tool):
-            raise WrongCode(f"the tool {tool!r:.100} {why}")
+            raise WrongCode(f"the tool {shown(tool)} {why}")
         name, restores = str(own_name(tool, "")), all(hasattr(tool, one) for one in ("snapshot", "restore"))
         for one in self.tools:
             if one.tool is tool or (one.name == name and not restores):
@@ -371,7 +371,7 @@ class StandIn:
             self.look_up = self._look_up
 
     def __repr__(self) -> str:
-        return repr(self._one.tool)
+        return self._one.name
 
     def __call__(self, call: ToolCall) -> Any:
         """What the tool answered. Raises what it raised."""

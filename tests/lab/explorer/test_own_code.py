@@ -430,7 +430,7 @@ def one_effect_per_action(before: Rows, after: Rows) -> None:
     [
         ([5], "5 is no invariant: it is a value of type int. Give a function of the rows before and after, such as"),
         ([Rows], "is no invariant: it is a class"),
-        ([wants_three], "is no invariant: missing a required argument: 'more'"),
+        ([wants_three], f"{__name__}:wants_three is no invariant: missing a required argument: 'more'"),
         ([one_effect_per_action], "Two invariants are called 'one effect per action'; give each its own name."),
         ("ab", "invariants= takes a list of functions, not 'ab'"),
         (no_charge_without_order, "invariants= takes a list of functions"),
@@ -503,7 +503,7 @@ async def later(call: ToolCall) -> None:
     [
         (5, "the tool 5 is no tool but a value of type int. Give a function of a ToolCall"),
         (Provider, "is a class. Name an object of it, such as tool = Provider()"),
-        (later, "is no tool but an async function"),
+        (later, f"the tool {__name__}:later is no tool but an async function"),
     ],
 )  # fmt: skip
 def test_what_is_no_tool_is_named(explored: Any, tool: Any, said: str, per_call: bool) -> None:
@@ -548,3 +548,46 @@ def test_inputs_and_workflows_that_cannot_be_are_refused(explored: Any) -> None:
         explored(lambda run, given: 1)
     two = explored(inputs=[{"total": 1}, {"total": 2}], workers=1, crashes=0, expiries=0, lost_replies=0)
     assert two.ok and two.setting.requests == 2
+
+
+def takes_none() -> None:
+    """Takes no call."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("key", "TypeError: side_effect() missing 1 required positional argument: 'key', at `return run.side_effect("),
+        ("step", "TypeError: step() missing 1 required positional argument: 'fn', at `return run.step("),
+        ("tool", f"The tool {__name__}:takes_none was not called, since it cannot take a ToolCall"),
+        ("value", "int, finite float, bool, None), at `return run.side_effect("),
+    ],
+)
+def test_a_mistake_in_ones_own_code_is_named_in_whole_sentences(explored: Any, wrong: str, said: str) -> None:
+    def mine(run: Any, given: Any) -> Any:
+        if wrong == "key":
+            return run.side_effect("charge")
+        if wrong == "step":
+            return run.step("price")
+        if wrong == "tool":
+            return run.side_effect("charge", key="charge", tool=takes_none)
+        return run.side_effect("charge", key="charge", arguments={1, 2})
+
+    found = explored(mine, **TINY)
+    assert not found.ok and said in found.problem and ".," not in found.problem, found.problem
+
+
+@pytest.mark.parametrize("text", ["books are locked", "books are locked.", "are they locked?"])
+def test_what_goes_wrong_and_what_to_do_are_two_sentences(explored: Any, text: str) -> None:
+    def falls(before: Rows, after: Rows) -> None:
+        raise OSError(text)
+
+    class Locked(Provider):
+        def effects(self) -> Any:
+            raise OSError(text)
+
+    for options in ({"tool": Locked()}, {"invariants": [falls]}):
+        with pytest.raises(ExplorerError) as raised:
+            explored(**options, **TINY)
+        said = str(raised.value)
+        assert said.endswith((". Fix it, and explore again.", "? Fix it, and explore again.")) and ".. " not in said
