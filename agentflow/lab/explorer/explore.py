@@ -133,7 +133,7 @@ def explore(
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached, found)
                 step = reached.step.decode(errors="ignore")
-                raise ExplorerError(f"{reached.where}{killed}{step} {FIX_IT}") from None
+                raise ExplorerError(_and_fix_it(f"{reached.where}{killed}{step}")) from None
 
 
 @dataclass(frozen=True)
@@ -162,22 +162,26 @@ class _Plan:
             )
 
     def report(
-        self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None, unlike: str = ""
+        self, reached: SearchProgress, found: Iterable[Finding], graph: Graph | None = None, doubt: str = ""
     ) -> Exploration:
         """The result of an exploration that came so far; without its graph, it was stopped by the time limit.
 
-        Harm comes before a loss of authority, and the shortest first. `unlike`: how the undisturbed run ended instead.
+        Harm comes before a loss of authority, and the shortest first. `doubt`: why nothing is certified,
+        such as how the undisturbed run ended instead.
         """
         findings = tuple(sorted(found, key=lambda one: (one.kind != "harm", one.moves)))
         whole = graph if graph and not graph.stopped else None
-        uncertified, about = _looked_at(whole) if whole else (unlike, "")
+        uncertified, about = _looked_at(whole) if whole else ("", "")
+        ran = json.loads(reached.bodies or '{"as_if": []}')
+        if whole and self.own and ran.get("unseen"):
+            names = ", ".join(ran["unseen"])
+            about += f" What steps did to {names} was not looked at (not observed): it offers no effects()."
         ends = whole.ends() if whole else None
         return Exploration(
             self.setting, self.bounds, self.workers, len(graph.states) if graph else reached.states, reached.transitions,
             sum(ends.values()) if ends else None, reached.depth, time.monotonic() - self.began, reached.statements,
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
-            graph.rules.world.events if graph else (), uncertified, about, self.reduce,
-            json.loads(reached.bodies or '{"as_if": []}'), self.own,
+            graph.rules.world.events if graph else (), uncertified or doubt, about.strip(), self.reduce, ran, self.own,
         )  # fmt: skip
 
 
@@ -198,10 +202,11 @@ def _explored_here(
         reached.deadline = math.inf
         findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
+        hidden = "" if findings or graph.stopped else own.hidden()
     finally:
         cache.close()
         own.put_back()
-    return plan.report(reached, findings, graph)
+    return plan.report(reached, findings, graph, hidden)
 
 
 @contextmanager
@@ -215,7 +220,13 @@ def _put_back(own: OwnCode, engine: Engine) -> Iterator[None]:
         finally:
             own.put_back()
     except WrongCode as wrong:
-        raise ExplorerError(f"Nothing is certified: {str(wrong).rstrip('.')}. {FIX_IT}") from wrong
+        raise ExplorerError(_and_fix_it(f"Nothing is certified: {wrong}")) from wrong
+
+
+def _and_fix_it(wrong: str) -> str:
+    """The message as whole sentences, with what to do."""
+    wrong = wrong.rstrip()
+    return f"{wrong}{'' if wrong[-1:] in ('.', '?', '!') else '.'} {FIX_IT}"
 
 
 def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[str, ...]]:
@@ -239,7 +250,7 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
-        raise ExplorerError(f"{UNDISTURBED}{wrong} {FIX_IT}") from wrong
+        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}")) from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
     for mine, real in zip(world.expected, promised, strict=False):
@@ -269,7 +280,7 @@ def _unlike(world: World, expect: str) -> str:
         error, raised = json.loads(row["error"]), world.player.raised
         why = f"{error['type']}: {error['message'].partition('. Catch StepFailed')[0]}"
         line = own_line(raised) if raised and describe_failure(raised)["message"] in error["message"] else ""
-        did += f": {brief(why, 300)}{brief(line, 100)}"
+        did += f": {brief(why.rstrip('. '), 300)}{brief(line, 100)}"
     if row["status"] == "failed":
         fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
     given = f"It was given {brief(row['input'], 80)}" + "".join(
@@ -328,7 +339,7 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        raise ExplorerError(f"{after(at)}{doubt} {FIX_IT}") from doubt
+        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}")) from doubt
 
 
 def _payloads(events: Mapping[str, Any]) -> dict[str, Any]:

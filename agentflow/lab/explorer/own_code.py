@@ -25,7 +25,6 @@ from psycopg.rows import DictRow
 
 from ...engine import Engine
 from ...errors import ToolRefused, UnfaithfulValue
-from ...evidence import effect_row
 from ...model import ToolCall
 from ...run import interrupted
 from ...tools import own_name, why_no_tool
@@ -33,23 +32,26 @@ from ...values import to_json
 from ..verify.invariants import UNTOLD
 from ..verify.snapshot import Rows
 from .answer_cache import AnswerCache, StatementResult, answer_key, question
-from .own_process import SearchProgress, WrongCode
+from .hidden_effects import Effect, as_told, check_that_it_was_asked, sentence, unaccounted
+from .own_process import SearchProgress, WrongCode, shown
 
 States = tuple[tuple[str, str], ...]
 """The state of each restorable tool, as JSON text, by its name."""
-Effect = tuple[str | None, str, str]
-"""An effect as a tool tells it: idempotency key, action, workflow id."""
 Left = tuple[States, tuple[Effect, ...]]
 """What code did beside its side effects: the tools' states after it, and the effects that are new."""
 
 
 @dataclass(frozen=True)
 class ExploredTool:
-    """A tool of the learner's own. `first` is its snapshot before the exploration; None: it cannot be put back."""
+    """A tool of the learner's own. `first` is its snapshot before the exploration; None: it cannot be put back.
+
+    `told` is what the `effects()` of such a one told then; None: it has none.
+    """
 
     tool: Any
     name: str
     first: str | None
+    told: Counter[Effect] | None = None
 
 
 class OwnCode:
@@ -66,6 +68,8 @@ class OwnCode:
         self.step, self._asked_us = "", False
         self._now: dict[str, str] = {}  # the states in which the tools are known to be
         self._told: dict[tuple[str, str], Counter[Effect]] = {}
+        self._called: dict[str, Counter[Effect]] = {}
+        self._hidden: dict[str, Counter[Effect]] = {}
         self._kept: dict[str, tuple[Any, Exception | None]] = {}
         self._memory: dict[tuple[int, str], StatementResult] = {}
 
@@ -74,7 +78,7 @@ class OwnCode:
     def known(self, tool: Any) -> ExploredTool:
         """The tool under its name. One that cannot be put back may be made anew in each run."""
         if why := why_no_tool(tool):
-            raise WrongCode(f"the tool {tool!r:.100} {why}")
+            raise WrongCode(f"the tool {shown(tool)} {why}")
         name, restores = str(own_name(tool, "")), all(hasattr(tool, one) for one in ("snapshot", "restore"))
         for one in self.tools:
             if one.tool is tool or (one.name == name and not restores):
@@ -83,6 +87,8 @@ class OwnCode:
         made = ExploredTool(tool, f"{name} #{named + 1}" if named else name, None)
         if restores:
             made = replace(made, first=self._snapshot(made))
+        elif getattr(tool, "effects", None):
+            made = replace(made, told=as_told(made.name, self._ask(made, "effects")))
         self.tools.append(made)
         self._tell()
         return made
@@ -170,11 +176,13 @@ class OwnCode:
                     else (None, self.step or "the workflow function", "")
                 )
                 effects.append(asked)
+                self._hide(one, [] if call else [asked])
                 continue
             new = [*(self._effects(one, now) - self._effects(one, before)).elements()]
             if mine and call:
-                _check_that_it_was_asked(one, new, call)
+                check_that_it_was_asked(one.name, new, call)
             effects += new
+            self._hide(one, [] if call else new)
         changed = any(state != dict(states).get(name) for name, state in after)
         return (tuple(after), tuple(effects)) if changed else None
 
@@ -187,13 +195,22 @@ class OwnCode:
                 told = self._effects(one, state)
                 self.put(((one.name, str(now)),))
                 return told
-            try:
-                rows = [effect_row(effect, one.name) for effect in self._ask(one, "effects")]
-            except (TypeError, ValueError) as wrong:
-                raise WrongCode(f"{one.name}.effects(): {wrong}") from None
-            keys = ("idempotency_key", "action", "workflow_id")
-            self._told[one.name, state] = Counter(tuple(row[key] for key in keys) for row in rows)
+            self._told[one.name, state] = as_told(one.name, self._ask(one, "effects"))
         return self._told[one.name, state]
+
+    def _hide(self, one: ExploredTool, effects: list[Effect]) -> None:
+        """Notes effects of no call; the same again, in another state, is no other."""
+        self._hidden[one.name] = self._hidden.get(one.name, Counter()) | Counter(effects)
+
+    def hidden(self) -> str:
+        """Which effects were left by no call of a side effect, as a sentence; empty if none."""
+        self.progress.code_since = time.monotonic()
+        for one in self.tools:
+            if one.told is not None:
+                new = as_told(one.name, self._ask(one, "effects")) - one.told
+                self._hidden[one.name] = unaccounted(new, self._called.get(one.name, Counter()))
+        self.progress.code_since = 0.0
+        return sentence(self._hidden)
 
     # -- bodies ------------------------------------------------------------------------------------------------------
 
@@ -211,16 +228,20 @@ class OwnCode:
         self._tell()
 
     def _tell(self) -> None:
-        told = {**self.ran, "as_if": sorted({one.name for one in self.tools if one.first is None})}
+        plain = [one for one in self.tools if one.first is None]
+        names = {"as_if": sorted({one.name for one in plain})}
+        names["unseen"] = sorted({one.name for one in plain if one.told is None})
+        told: dict[str, Any] = self.ran | names
         text = json.dumps(told).encode()
         if len(text) > 19_000:  # thousands of step ids
-            told = {kind: {"all": sum(ran.values())} for kind, ran in self.ran.items()} | {"as_if": told["as_if"]}
+            told = {kind: {"all": sum(ran.values())} for kind, ran in self.ran.items()} | names
             text = json.dumps(told).encode()
         self.progress.bodies = text
 
     def _body(self, one: ExploredTool, call: ToolCall) -> tuple[Any, Exception | None]:
         """The body's result, or its exception."""
         self.ran["tools"][one.name] += 1
+        self._called.setdefault(one.name, Counter())[call.idempotency_key, call.action, call.workflow_id] += 1
         self._tell()
         try:
             with self._apart(one):
@@ -350,7 +371,7 @@ class StandIn:
             self.look_up = self._look_up
 
     def __repr__(self) -> str:
-        return repr(self._one.tool)
+        return self._one.name
 
     def __call__(self, call: ToolCall) -> Any:
         """What the tool answered. Raises what it raised."""
@@ -376,13 +397,3 @@ def _held(rows: Rows, key: str | None) -> Mapping[str, Any] | None:
     """The effect under a key that the ledger remembers."""
     found = (row for row in rows.effects if row["remembered"] and row["idempotency_key"] == key)
     return None if key is None else next(found, None)
-
-
-def _check_that_it_was_asked(one: ExploredTool, new: list[Effect], call: ToolCall) -> None:
-    """Raises WrongCode for an effect under another key than the call's: nobody could say whose it is."""
-    for key, action, workflow_id in new:
-        if key not in (None, call.idempotency_key) or (action, workflow_id) != (call.action, call.workflow_id):
-            raise WrongCode(
-                f"{one.name}.effects() tells of {action!r} for workflow {workflow_id!r} under key {key!r}, but it was called "
-                f"with {call.action!r} for {call.workflow_id!r} under key {call.idempotency_key!r}. Let it tell these three"
-            )

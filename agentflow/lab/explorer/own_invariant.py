@@ -10,7 +10,7 @@ from typing import Any
 
 from ..verify.invariants import INVARIANTS, Guilty, Invariant, Transition
 from ..verify.snapshot import Rows
-from .own_process import WrongCode
+from .own_process import WrongCode, shown
 
 OwnCheck = Callable[[Rows, Rows], str | bool | None]
 """Returns None or True if it holds; a sentence that says what is wrong, or False, if not."""
@@ -37,7 +37,7 @@ def own_invariant(function: OwnCheck) -> Invariant:
         inspect.signature(function).bind("before", "after")
     except TypeError as wrong:
         raise WrongCode(
-            f"{function!r:.100} is no invariant: {wrong}. Give a function of the rows before and after, such as "
+            f"{shown(function)} is no invariant: {wrong}. Give a function of the rows before and after, such as "
             "`def no_charge_without_order(before, after): ...`."
         ) from None
     except ValueError:

@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import AgentFlowError
+from ...tools import own_name
 from ..laboratory.processes import die_with_parent
 
 T = TypeVar("T")
@@ -38,6 +39,11 @@ FORKED = (
     "or subprocess."
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def shown(thing: Any) -> str:
+    """What a learner calls this: a function or class as `module:name`, anything else as Python writes it."""
+    return str(own_name(thing, "")) if hasattr(thing, "__qualname__") else f"{thing!r:.100}"
 
 
 class OutOfTime(AgentFlowError):

@@ -374,6 +374,7 @@ def noting(function: Workflow, name: str, player: Player) -> Workflow:
         def side_effect(name: str, key: str, tool: Any = None, arguments: Any = None) -> Any:
             return act(name, key, tool and player.stand_in(tool), arguments)
 
+        step.__qualname__, side_effect.__qualname__ = "step", "side_effect"  # which Python's errors name
         vars(run).update(step=step, side_effect=side_effect)
         return function(run, given)
 

@@ -285,6 +285,71 @@ def test_an_effect_hidden_in_a_step_is_found_with_its_shortest_schedule(explored
     assert not explored(hidden_in(careful), tool=careful, **TINY).findings, "its key protects it"
 
 
+def a_hidden(bank: Any, key: Any = None) -> Any:
+    """A workflow with a step that calls the provider by stealth."""
+
+    def hidden(run: Any, given: Any) -> Any:
+        run.step("pay", lambda: bank(ToolCall(key, "pay", 1, run.run_id)))
+        return run.side_effect("mail", key="mail")
+
+    return hidden
+
+
+def plain(file: Path) -> Any:
+    """A tool that keeps no keys, writes into a file and tells, and cannot be put back."""
+
+    def bank(call: ToolCall) -> Any:
+        rows = [*json.loads(file.read_text()), [call.idempotency_key, call.action, call.workflow_id]]
+        file.write_text(json.dumps(rows))
+
+    vars(bank)["effects"] = lambda: json.loads(file.read_text())
+    file.write_text('[["old", "pay", "long ago"]]')
+    return bank
+
+
+def test_an_effect_hidden_in_a_step_from_a_plain_tool_is_counted_and_certifies_nothing(
+    explored: Any, tmp_path: Path
+) -> None:
+    bank = plain(tmp_path / "rows")
+    found = explored(a_hidden(bank), tool=bank, **TINY)
+    hidden = sum(row[1] == "pay" for row in bank.effects()) - 1
+    assert not found.ok and found.verdict == "unknown" and hidden > 1
+    assert (
+        f"Not certified: {hidden} effects of action 'pay' in {__name__}:plain.<locals>.bank came from" in found.problem
+    )
+    assert "'mail'" not in found.problem and "Make each a side effect, and explore again." in found.problem
+    honest = explored(tool=bank, **TINY)
+    assert honest.ok and honest.about == "", honest
+
+
+def test_a_plain_tool_that_does_not_tell_was_not_looked_at_in_steps(explored: Any) -> None:
+    found = explored(tool=lambda call: 1, **TINY)
+    assert found.ok and "was not looked at (not observed): it offers no effects()." in found.lines()[0], found
+
+
+def test_effects_of_a_plain_tool_that_raises_is_named_before_and_after(explored: Any) -> None:
+    for late in (False, True):
+        called: list[Any] = []
+
+        def bank(call: ToolCall, called: list[Any] = called) -> Any:
+            called.append(call)
+
+        def tells(called: list[Any] = called, late: bool = late) -> Any:
+            if called or not late:
+                raise OSError("books are locked")
+            return []
+
+        vars(bank)["effects"] = tells
+        with pytest.raises(ExplorerError, match=r"bank\.effects\(\) raised OSError: books are locked\. Fix it, and"):
+            explored(tool=bank, **TINY)
+
+
+def test_one_effect_under_a_key_of_its_own_hidden_in_a_step_certifies_nothing(explored: Any) -> None:
+    bank = Provider()
+    found = explored(a_hidden(bank, "order-7"), tool=bank, **TINY)
+    assert not found.ok and not found.findings and "1 effect of action 'pay' in" in found.problem, found
+
+
 def test_how_often_bodies_ran_is_said(explored: Any, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
 
@@ -366,7 +431,7 @@ def one_effect_per_action(before: Rows, after: Rows) -> None:
     [
         ([5], "5 is no invariant: it is a value of type int. Give a function of the rows before and after, such as"),
         ([Rows], "is no invariant: it is a class"),
-        ([wants_three], "is no invariant: missing a required argument: 'more'"),
+        ([wants_three], f"{__name__}:wants_three is no invariant: missing a required argument: 'more'"),
         ([one_effect_per_action], "Two invariants are called 'one effect per action'; give each its own name."),
         ("ab", "invariants= takes a list of functions, not 'ab'"),
         (no_charge_without_order, "invariants= takes a list of functions"),
@@ -440,7 +505,7 @@ async def later(call: ToolCall) -> None:
     [
         (5, "the tool 5 is no tool but a value of type int. Give a function of a ToolCall"),
         (Provider, "is a class. Name an object of it, such as tool = Provider()"),
-        (later, "is no tool but an async function"),
+        (later, f"the tool {__name__}:later is no tool but an async function"),
     ],
 )  # fmt: skip
 def test_what_is_no_tool_is_named(explored: Any, tool: Any, said: str, per_call: bool) -> None:
@@ -497,3 +562,46 @@ def test_an_invariant_that_reads_a_workers_name_is_asked_of_the_whole_space(expl
     found = explored(two, invariants=[only_a_is_first])
     assert not found.reduced and found.findings[0].line == "workflow=two B"
     assert explored(two).reduced
+
+
+def takes_none() -> None:
+    """Takes no call."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("key", "TypeError: side_effect() missing 1 required positional argument: 'key', at `return run.side_effect("),
+        ("step", "TypeError: step() missing 1 required positional argument: 'fn', at `return run.step("),
+        ("tool", f"The tool {__name__}:takes_none was not called, since it cannot take a ToolCall"),
+        ("value", "int, finite float, bool, None), at `return run.side_effect("),
+    ],
+)
+def test_a_mistake_in_ones_own_code_is_named_in_whole_sentences(explored: Any, wrong: str, said: str) -> None:
+    def mine(run: Any, given: Any) -> Any:
+        if wrong == "key":
+            return run.side_effect("charge")
+        if wrong == "step":
+            return run.step("price")
+        if wrong == "tool":
+            return run.side_effect("charge", key="charge", tool=takes_none)
+        return run.side_effect("charge", key="charge", arguments={1, 2})
+
+    found = explored(mine, **TINY)
+    assert not found.ok and said in found.problem and ".," not in found.problem, found.problem
+
+
+@pytest.mark.parametrize("text", ["books are locked", "books are locked.", "are they locked?"])
+def test_what_goes_wrong_and_what_to_do_are_two_sentences(explored: Any, text: str) -> None:
+    def falls(before: Rows, after: Rows) -> None:
+        raise OSError(text)
+
+    class Locked(Provider):
+        def effects(self) -> Any:
+            raise OSError(text)
+
+    for options in ({"tool": Locked()}, {"invariants": [falls]}):
+        with pytest.raises(ExplorerError) as raised:
+            explored(**options, **TINY)
+        said = str(raised.value)
+        assert said.endswith((". Fix it, and explore again.", "? Fix it, and explore again.")) and ".. " not in said

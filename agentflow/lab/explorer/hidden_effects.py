@@ -1,0 +1,55 @@
+"""What tools of one's own tell of effects, and those that no call of a side effect accounts for: a step or body did them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...evidence import effect_row
+from ...model import ToolCall
+from ..history.words import brief, counted
+from .own_process import WrongCode
+
+Effect = tuple[str | None, str, str]
+"""An effect as a tool tells it: idempotency key, action, workflow id."""
+
+
+def as_told(name: str, effects: Any) -> Counter[Effect]:
+    """What the tool of this name told. Raises WrongCode for what is no list of effects."""
+    try:
+        rows = [effect_row(effect, name) for effect in effects]
+    except (TypeError, ValueError) as wrong:
+        raise WrongCode(f"{name}.effects(): {wrong}") from None
+    return Counter((row["idempotency_key"], row["action"], row["workflow_id"]) for row in rows)
+
+
+def check_that_it_was_asked(name: str, new: Iterable[Effect], call: ToolCall) -> None:
+    """Raises WrongCode for an effect under another key than the call's: nobody could say whose it is."""
+    for key, action, workflow_id in new:
+        if key not in (None, call.idempotency_key) or (action, workflow_id) != (call.action, call.workflow_id):
+            raise WrongCode(
+                f"{name}.effects() tells of {action!r} for workflow {workflow_id!r} under key {key!r}, but it was called "
+                f"with {call.action!r} for {call.workflow_id!r} under key {call.idempotency_key!r}. Let it tell these three."
+            )
+
+
+def unaccounted(new: Counter[Effect], calls: Counter[Effect]) -> Counter[Effect]:
+    """The new effects beyond those of these calls: one each, under its key or under none."""
+    spare = Counter[Effect]((None, *call[1:]) for call in (calls - new).elements())
+    return new - calls - spare
+
+
+def sentence(hidden: Mapping[str, Counter[Effect]]) -> str:
+    """How many effects of which action were hidden, by the tool's name, and what to do; empty if there were none."""
+    said = []
+    for name, effects in hidden.items():
+        by_action = Counter(action for _, action, _ in effects.elements())
+        said += [f"{counted(n, 'effect')} of action {brief(action, 80)!r} in {name}" for action, n in by_action.items()]
+    if not said:
+        return ""
+    shown = ", ".join(said[:5]) + f", and {len(said) - 5} more" * (len(said) > 5)
+    return (
+        f"{shown} came from elsewhere than the calls that the explorer made for side effects: from a step or the workflow's "
+        "body (or from somebody else who used the provider meanwhile). Make each a side effect, and explore again."
+    )
