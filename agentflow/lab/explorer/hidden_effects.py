@@ -15,13 +15,23 @@ Effect = tuple[str | None, str, str]
 """An effect as a tool tells it: idempotency key, action, workflow id."""
 
 
-def as_told(name: str, effects: Any) -> Counter[Effect]:
-    """What the tool of this name told. Raises WrongCode for what is no list of effects."""
+AGAIN = " for what had been done before"
+
+
+def as_told(name: str, effects: Any) -> tuple[Counter[Effect], Counter[Effect]]:
+    """The effects that the tool of this name told, and the calls that it counts of each.
+
+    Raises WrongCode for what is no list of effects.
+    """
     try:
         rows = [effect_row(effect, name) for effect in effects]
     except (TypeError, ValueError) as wrong:
         raise WrongCode(f"{name}.effects(): {wrong}") from None
-    return Counter((row["idempotency_key"], row["action"], row["workflow_id"]) for row in rows)
+    calls = Counter[Effect]()
+    told = [((row["idempotency_key"], row["action"], row["workflow_id"]), row["attempts"] or 1) for row in rows]
+    for effect, times in told:
+        calls[effect] += times
+    return Counter(effect for effect, _ in told), calls
 
 
 def check_that_it_was_asked(name: str, new: Iterable[Effect], call: ToolCall) -> None:
@@ -40,12 +50,19 @@ def unaccounted(new: Counter[Effect], calls: Counter[Effect]) -> Counter[Effect]
     return new - calls - spare
 
 
+def beyond(name: str, before: Any, now: Any, calls: Counter[Effect]) -> tuple[str, Counter[Effect]]:
+    """What the tool told beyond these calls, and where: effects; if none, calls of an effect that was there already."""
+    effects, repeated = (unaccounted(after - was, calls) for was, after in zip(before, now, strict=True))
+    return (name, effects) if effects else (f"{name}{AGAIN}", repeated)
+
+
 def sentence(hidden: Mapping[str, Counter[Effect]]) -> str:
     """How many effects of which action were hidden, by the tool's name, and what to do; empty if there were none."""
     said = []
     for name, effects in hidden.items():
         by_action = Counter(action for _, action, _ in effects.elements())
-        said += [f"{counted(n, 'effect')} of action {brief(action, 80)!r} in {name}" for action, n in by_action.items()]
+        what = "call" if name.endswith(AGAIN) else "effect"
+        said += [f"{counted(n, what)} of action {brief(action, 80)!r} in {name}" for action, n in by_action.items()]
     if not said:
         return ""
     shown = ", ".join(said[:5]) + f", and {len(said) - 5} more" * (len(said) > 5)

@@ -32,7 +32,7 @@ from ...values import to_json
 from ..verify.invariants import UNTOLD
 from ..verify.snapshot import Rows
 from .answer_cache import AnswerCache, StatementResult, answer_key, question
-from .hidden_effects import Effect, as_told, check_that_it_was_asked, sentence, unaccounted
+from .hidden_effects import Effect, as_told, beyond, check_that_it_was_asked, sentence
 from .own_process import SearchProgress, WrongCode, shown
 
 States = tuple[tuple[str, str], ...]
@@ -51,7 +51,7 @@ class ExploredTool:
     tool: Any
     name: str
     first: str | None
-    told: Counter[Effect] | None = None
+    told: tuple[Counter[Effect], Counter[Effect]] | None = None
 
 
 class OwnCode:
@@ -195,7 +195,7 @@ class OwnCode:
                 told = self._effects(one, state)
                 self.put(((one.name, str(now)),))
                 return told
-            self._told[one.name, state] = as_told(one.name, self._ask(one, "effects"))
+            self._told[one.name, state] = as_told(one.name, self._ask(one, "effects"))[0]
         return self._told[one.name, state]
 
     def _hide(self, one: ExploredTool, effects: list[Effect]) -> None:
@@ -207,8 +207,8 @@ class OwnCode:
         self.progress.code_since = time.monotonic()
         for one in self.tools:
             if one.told is not None:
-                new = as_told(one.name, self._ask(one, "effects")) - one.told
-                self._hidden[one.name] = unaccounted(new, self._called.get(one.name, Counter()))
+                now, called = as_told(one.name, self._ask(one, "effects")), self._called.get(one.name, Counter())
+                self._hidden |= [beyond(one.name, one.told, now, called)]
         self.progress.code_since = 0.0
         return sentence(self._hidden)
 

@@ -322,6 +322,25 @@ def test_an_effect_hidden_in_a_step_from_a_plain_tool_is_counted_and_certifies_n
     assert honest.ok and honest.about == "", honest
 
 
+def test_a_hidden_call_that_a_key_protects_is_counted_also_when_its_effect_was_there_before(explored: Any) -> None:
+    rows = {"order-7": 1}
+
+    def bank(call: ToolCall) -> Any:
+        rows[str(call.idempotency_key)] = rows.get(str(call.idempotency_key), 0) + 1
+
+    def tells() -> Any:
+        return [
+            (key, "pay" if key == "order-7" else key.partition(":")[2], "request-1", times)
+            for key, times in rows.items()
+        ]
+
+    vars(bank)["effects"] = tells
+    found = explored(a_hidden(bank, "order-7"), tool=bank, **TINY)
+    assert not found.ok and "calls of action 'pay' in" in found.problem, found
+    assert "effect of" not in found.problem and "bank for what had been done before came from" in found.problem
+    assert explored(tool=bank, **TINY).ok
+
+
 def test_a_plain_tool_that_does_not_tell_was_not_looked_at_in_steps(explored: Any) -> None:
     found = explored(tool=lambda call: 1, **TINY)
     assert found.ok and "was not looked at (not observed): it offers no effects()." in found.lines()[0], found
