@@ -164,12 +164,14 @@ def ending(engine: Engine, name: str) -> tuple[str, Any, str, str]:
     """Status, result, type and message of the error, on AgentFlow."""
     workflow_id = f"agentflow-{name}"
     engine.create_workflow(REQUEST, name=name, workflow_id=workflow_id)
-    for _ in range(100):
+
+    def ended() -> dict[str, Any] | None:
         engine.run_until_idle("w")
         row = engine.get_workflow(workflow_id)
-        assert row
-        if row["status"] in ("completed", "failed"):
-            break
+        return row if row and row["status"] in ("completed", "failed") else None
+
+    row = eventually(ended)  # also after a back-off
+    assert row
     error = row["error"] or {"type": "", "message": ""}
     return row["status"], row["result"], error["type"], error["message"].replace(workflow_id, "ID")
 
