@@ -90,7 +90,7 @@ CONSTRAINTS = {
     "unique index": ("CREATE UNIQUE INDEX ours ON {s}.steps ((value::text))", "DROP INDEX {s}.ours"),
     "index that cannot hold it": (
         # built also over deleted rows that somebody's snapshot may still see, so it names what no other test writes
-        "CREATE INDEX ours ON {s}.steps ((1 / (workflow_id <> 'not to be indexed')::int))",
+        "CREATE INDEX ours ON {s}.steps ((1 / (workflow_id <> 'index that cannot hold it')::int))",
         "DROP INDEX {s}.ours",
     ),
     "column": ("ALTER TABLE {s}.steps ADD ours int CHECK (ours > 0) DEFAULT 0", "ALTER TABLE {s}.steps DROP ours"),
@@ -103,7 +103,7 @@ def test_an_operators_own_constraint_is_no_failure_of_a_workflow(engine: Engine,
         engine, start(engine, lambda run, _: run.step("first", lambda: "recorded"))
     ) if kind == "unique index" else None
     with ruling(engine, *CONSTRAINTS[kind]):
-        workflow_id = start(engine, swallowing, workflow_id="not to be indexed")
+        workflow_id = start(engine, swallowing, workflow_id=kind)
         with pytest.raises(StatementRefused):
             turn(engine)
         let_go(engine, workflow_id, "StatementRefused")
