@@ -29,10 +29,6 @@ RequestsOrNone = Annotated[str | None, _REQUESTS]
 Column = Annotated[str | None, typer.Option("--column", metavar="NAME", help="The CSV column or JSON member to take.")]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON", help="The input, such as '{\"total\": 300}'.")]
 _NAMED = "NAME|MODULE:ATTRIBUTE"
-WorkflowName = Annotated[
-    str,
-    typer.Option("--workflow", metavar=_NAMED, help="Which workflow: an example's name, or a function of your own."),
-]
 WorkflowOrNone = Annotated[
     str | None, typer.Option("--workflow", metavar=_NAMED, help="An example's name, or a function of your own.")
 ]
