@@ -7,9 +7,9 @@ settings too. It reads the protocol's messages just far enough to see where a tr
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import struct
+import threading
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -26,7 +26,8 @@ class Pooler(Relay):
     """Listens on 127.0.0.1; its clients share `size` connections to the database's server."""
 
     def __init__(self, database: Database, size: int) -> None:
-        self._free: queue.Queue[tuple[socket.socket, BinaryIO]] = queue.Queue()
+        self._free: list[tuple[socket.socket, BinaryIO]] = []
+        self._changed = threading.Condition()
         own = database.url.set(query={**database.url.query, "sslmode": "disable", "gssencmode": "disable"})
         address = own.set(drivername="postgresql").render_as_string(hide_password=False)
         self._kept = [psycopg.connect(address) for _ in range(size)]
@@ -34,7 +35,7 @@ class Pooler(Relay):
         servers = [socket.socket(fileno=os.dup(one.fileno())) for one in self._kept]
         for server in servers:
             server.setblocking(True)
-            self._free.put((server, server.makefile("rb")))
+            self._free.append((server, server.makefile("rb")))
         told = {name: self._kept[0].info.parameter_status(name) for name in _STATUSES}
         greeting = [(b"R", struct.pack("!i", 0))]
         greeting += [(b"S", f"{name}\0{value}\0".encode()) for name, value in told.items()]
@@ -50,8 +51,15 @@ class Pooler(Relay):
             reader = client.makefile("rb")
             reader.read(struct.unpack("!i", reader.read(4))[0] - 4)
             client.sendall(self._greeting)
+            last = None
             while asked := _until_asked(reader):
-                server, answers = self._free.get()
+                with self._changed:
+                    # never the same one twice: clients that take turns on a busy machine would each keep their own
+                    while not (others := [one for one in self._free if one is not last]):
+                        self._changed.wait()
+                    last = others[0]
+                    self._free.remove(last)
+                server, answers = last
                 try:
                     while True:
                         server.sendall(asked)
@@ -61,7 +69,9 @@ class Pooler(Relay):
                             break
                         asked = _until_asked(reader)  # still inside its transaction
                 finally:
-                    self._free.put((server, answers))
+                    with self._changed:
+                        self._free.append(last)
+                        self._changed.notify_all()
         cut(client)
 
 
