@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import AgentFlowError
+from .errors import AgentFlowError, on_one_line
 from .model import Tool
 from .statements import Statement, command
 from .tools import own_name
@@ -130,7 +130,7 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         try:
             found = [effect_row(one, f"{name} {n}") for n, one in enumerate(effects(), 1)]
         except (Exception, SystemExit) as error:
-            said = f"{name}.effects() raised {type(error).__name__}: {error}"
+            said = f"{name}.effects() raised {on_one_line(error)}"
             told.problems.append(f"{said:.300}. Mend it: until then its effects are not observed")
             silent.add(name)
             continue

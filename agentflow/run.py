@@ -102,10 +102,13 @@ class NaiveRunner:
         return fn()
 
     def side_effect(self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None) -> Any:
-        """Has the effect once more; nobody remembers the key."""
+        """Has the effect once more; nobody remembers the key. Raises StepFailed if the tool refused."""
         self.ledger.side_effects.append(name)
         chosen = tool or self.tool
-        return chosen(ToolCall(None, name, arguments)) if chosen else None
+        try:
+            return chosen(ToolCall(None, name, arguments)) if chosen else None
+        except errors.ToolRefused as refusal:
+            raise errors.StepFailed("naive", key or name, errors.describe_failure(refusal)) from refusal
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
         """The event's payload. Raises Suspend if it is not there, and everything before it is forgotten."""

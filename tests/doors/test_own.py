@@ -17,6 +17,8 @@ from agentflow import Engine
 from agentflow.agents import WORKFLOWS
 from agentflow.cli import launch
 from agentflow.errors import BadName
+from agentflow.lab.crashes.atlas import atlas
+from agentflow.lab.crashes.atlas_result import GUARD_SETS
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.own_shop import books, open_shop, shop_of_the_readme
@@ -120,13 +122,22 @@ def test_two_tools_that_only_side_effects_name_are_both_observed(run: Run, tmp_p
         assert "--tool MODULE:ATTRIBUTE" in done.stderr
 
 
-def test_an_atlas_counts_the_effects_of_tools_that_only_side_effects_name(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "kiosk.py").write_text(KIOSK)
-    done = run("atlas", "--workflow", "kiosk:sale", "--input", "3", "--json", *BOTH)
-    cells = [cell for cell in json.loads(done.stdout)["cells"] if cell["state"] == "done"]
-    assert done.returncode == 0 and None not in {cell["effects"] for cell in cells}, done.stderr
-    naive = {cell["boundary"]: cell["effects"] for cell in cells if cell["guards"].startswith("Naive")}
-    assert {naive["before tool pay"], naive["after tool pay"], naive["after tool mail"]} == {2, 3, 4}, naive
+def test_an_atlas_counts_the_effects_of_tools_that_only_side_effects_name(url: str, folder: Path) -> None:
+    (folder / "kiosk.py").write_text(KIOSK)
+    own = launch.Own("kiosk:sale", BOTH[1::2])
+    where, naive = ("before tool pay", "after tool pay", "after tool mail"), GUARD_SETS[-1:]
+    found = atlas(url, **own.options, inputs=[3], guard_sets=naive, boundaries=where)
+    assert found.problems == [] and [cell.effects for cell in found] == [2, 3, 4]
+
+
+def test_an_event_reaches_a_soak_and_an_atlas(run: Run) -> None:
+    mine = ["--workflow", "approval_agent", "--input", '"login"', "--event"]
+    done = run("soak", *mine, "approval=false", "--workers", "1", "--kills", "0", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["business_effects"], told["events"]) == (0, 0, {"approval": False}), done.stderr
+    done = run("atlas", *mine, "aproval=1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("agentflow: Undisturbed, no workflow waits for the event 'aproval'"), done.stderr
 
 
 def test_a_second_tool_is_refused_where_only_one_is_called(run: Run, tmp_path: Path) -> None:
@@ -223,7 +234,7 @@ def test_two_workflows_of_one_name_are_refused_and_examples_go_beside_ones_own(f
 
 @pytest.mark.parametrize(
     ("given", "requests", "said"),
-    [("{total: 3}", None, "is not JSON .*a text has quotes of its own"), ("NaN", None, r"cannot be stored \(\$: nan"),
+     ("NaN", None, r"cannot be stored \(\$: nan .*Give plain JSON: finite numbers, texts"),
      ("1", "orders.jsonl", "--input and --requests cannot be combined"), (None, None, "needs an input: give --input JSON")],
 )  # fmt: skip
 def test_an_input_that_cannot_be_used_is_one_sentence(folder: Path, given: Any, requests: Any, said: str) -> None:

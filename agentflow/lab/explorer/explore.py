@@ -23,7 +23,6 @@ from ...errors import AgentFlowError, describe_failure
 from ...model import Policy, Tool
 from ...run import Workflow
 from ...tools import SimulatedTool
-from ...values import to_json
 from ..broken.catalogue import engine_class
 from ..history.words import brief
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -32,7 +31,7 @@ from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
 from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
-from ..schedule.presets import REQUESTS, events_of, inputs_for, named
+from ..schedule.presets import MOST_EVENTS, REQUESTS, event_payloads, events_of, inputs_for, named, never_came
 from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
 from .exchange import Exchange
@@ -47,7 +46,6 @@ from .transitions import EndedAs, World
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
-MOST_EVENTS = 20  # for which a workflow waits, one after the other
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNLIKE = "the end of its undisturbed run"
 UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
@@ -113,7 +111,7 @@ def explore(
         raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
         setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1 and not invariants,
-        checks, functions[name] is not WORKFLOWS.get(name), _payloads(events or {}),
+        checks, functions[name] is not WORKFLOWS.get(name), event_payloads(events),
     )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
@@ -342,11 +340,6 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
         raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}")) from doubt
 
 
-def _payloads(events: Mapping[str, Any]) -> dict[str, Any]:
-    """The payloads, as a workflow reads them from JSON. Raises UnfaithfulValue."""
-    return {name: json.loads(to_json(one, workflow="(new)", step=f"event {name}")) for name, one in events.items()}
-
-
 def _await(world: World, brings: Mapping[str, Any]) -> None:
     """Finds the events that are waited for, from the presets or as it waits; each brings the payload given, or True."""
     world.events = tuple((name, brings.get(name, True)) for name in events_of(world.setting.workflow) or ())
@@ -356,11 +349,8 @@ def _await(world: World, brings: Mapping[str, Any]) -> None:
         if not new:
             break
         world.events += tuple((name, brings.get(name, True)) for name in sorted(new))
-    if never := sorted(brings.keys() - dict(world.events).keys()):
-        raise ExplorerError(
-            f"{UNDISTURBED}no workflow waits for the event {never[0]!r:.80}, which was given a payload; they wait for "
-            f"{', '.join(dict(world.events)) or 'none'}. {FIX_IT}"
-        )
+    if never := never_came(brings, dict(world.events)):
+        raise ExplorerError(f"{UNDISTURBED}{never}. {FIX_IT}")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from typing import Any
 from psycopg.rows import DictRow
 
 from ...engine import Engine
-from ...errors import ToolRefused, UnfaithfulValue
+from ...errors import ToolRefused, UnfaithfulValue, on_one_line
 from ...model import ToolCall
 from ...run import interrupted
 from ...tools import own_name, why_no_tool
@@ -132,7 +132,7 @@ class OwnCode:
         except WrongCode:
             raise
         except (Exception, SystemExit) as error:
-            raise WrongCode(f"{one.name}.{method}() raised {type(error).__name__}: {error!s:.300}") from error
+            raise WrongCode(f"{one.name}.{method}() raised {on_one_line(error):.300}") from error
 
     @contextmanager
     def _apart(self, one: ExploredTool) -> Iterator[None]:

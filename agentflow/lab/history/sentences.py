@@ -92,7 +92,8 @@ def _tool(mark: Mark) -> str:
 
 def _acknowledge(mark: Mark) -> str:
     closed = ": the gap is closed" if mark.closes else ""
-    return f"{mark.who} commits acknowledge {mark.subject} with token {mark.token}{closed}"
+    what = "the tool's refusal of" if mark.detail.get("refused") else "acknowledge"
+    return f"{mark.who} commits {what} {mark.subject} with token {mark.token}{closed}"
 
 
 def _refused(mark: Mark) -> str:
