@@ -234,6 +234,7 @@ def test_two_workflows_of_one_name_are_refused_and_examples_go_beside_ones_own(f
 
 @pytest.mark.parametrize(
     ("given", "requests", "said"),
+    [("{total: 3}", None, "is not JSON .*a text has quotes of its own"),
      ("NaN", None, r"cannot be stored \(\$: nan .*Give plain JSON: finite numbers, texts"),
      ("1", "orders.jsonl", "--input and --requests cannot be combined"), (None, None, "needs an input: give --input JSON")],
 )  # fmt: skip
