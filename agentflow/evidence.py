@@ -53,6 +53,13 @@ GROUP BY 1, 2, replace(w.error ->> 'message', id, '')
 ORDER BY tries DESC, 1, 2""",
 )  # fmt: skip
 
+_GIVEN = Statement(
+    "given",
+    "The tools of one's own to which actions were given.",
+    text="SELECT DISTINCT detail ->> 'tool' AS tool FROM agentflow.history "
+    "WHERE transaction = 'intent' AND detail ->> 'tool' <> '' ORDER BY 1",
+)
+
 
 @dataclass(frozen=True)
 class Told:
@@ -148,6 +155,17 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         unknown = {row["workflow_id"] for row in strange}
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
+
+
+def never_used(database: Database, tools: Iterable[Tool]) -> Iterator[str]:
+    """A sentence for each of these tools to which no action here was given. Raises DatabaseAway, SchemaMissing."""
+    given = [row["tool"] for row in database.run(_GIVEN)]
+    for name, kind in ((own_name(one, database.schema), own_name(type(one), database.schema)) for one in tools):
+        if name and not {name, kind} & {*given}:
+            others = (
+                f"tools of one's own that got one: {', '.join(given)}" if given else "all went to the simulated tool"
+            )
+            yield f"No action in schema {database.schema} was given to {name}; {others:.300}."
 
 
 def effect_row(one: Any, effect_id: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ..schedule.presets import MOST_EVENTS, REQUESTS, event_payloads, events_of,
 from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
 from .exchange import Exchange
+from .hidden_effects import made_anew
 from .own_code import OwnCode
 from .own_invariant import OwnCheck, own_invariants
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run_apart
@@ -248,7 +249,8 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
-        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}")) from wrong
+        hint = made_anew(one.name for one in own.tools)
+        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}{hint}")) from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
     for mine, real in zip(world.expected, promised, strict=False):
@@ -337,7 +339,8 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}")) from doubt
+        hint = made_anew(one.name for one in graph.rules.world.own.tools)
+        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}{hint}")) from doubt
 
 
 def _await(world: World, brings: Mapping[str, Any]) -> None:
