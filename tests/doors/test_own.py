@@ -65,6 +65,7 @@ def test_a_soak_s_figures_are_those_of_the_provider_s_table(run: Run, tmp_path: 
     assert figures["kills_happened"] == figures["processes_killed"] == 5 and figures["kills_in_gap"] >= 1
     assert (figures["business_effects"], figures["workflows_completed"]) == (len(charged), 12)
     assert figures["tool_execution_attempts"] == sum(calls for *_, calls in charged) >= 12 + figures["kills_in_gap"]
+    assert figures["repeated_calls"] == sum(calls - 1 for *_, calls in charged)
     assert sorted(total for _, _, total, _ in charged) == sorted(round(n * 1.2) for n in range(12))
 
 
@@ -164,6 +165,11 @@ def test_submit_worker_report_and_check_on_an_own_workflow(run: Run, engine: Eng
     report = run("report", "--tool", "shop:charge", "--json")
     assert (report.returncode, json.loads(report.stdout)["business_effects"]) == (0, len(books(tmp_path)) == 12 and 12)
     assert run("check", "--tool", "shop:charge").returncode == 0
+    (tmp_path / "other.py").write_text("def pay(call): ...\npay.effects = list\n")
+    other = run("report", "--tool", "shop:charge", "--tool", "other:pay")
+    idle = [line for line in other.stdout.splitlines() if line.startswith("No action in schema")]
+    assert other.returncode == 0 and len(idle) == 1
+    assert idle[0].endswith("was given to other:pay; tools of one's own that got one: shop:charge.")
     assert "ok     shop:charge tells of 12 business effects." in run("doctor", "--tool", "shop:charge").stdout
 
 
@@ -253,8 +259,8 @@ def test_what_a_module_prints_does_not_get_into_the_json(run: Run, tmp_path: Pat
 
 def test_an_effects_that_raises_is_named_with_the_tool(run: Run, tmp_path: Path) -> None:
     (tmp_path / "closed.py").write_text(
-        "def charge(call): return {}\ndef effects(): raise RuntimeError('books are closed')\ncharge.effects = effects\n"
+        "def charge(call): return {}\ndef effects(): raise RuntimeError('books\\nare\\x1b closed')\ncharge.effects = effects\n"
     )
     done = run("play", "A*", "--workflow", "shop:order", "--tool", "closed:charge", "--input", '{"total": 1}')
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "closed:charge.effects() raised RuntimeError: books are closed. Mend it" in done.stderr
+    assert "closed:charge.effects() raised RuntimeError: books\\nare\\u001b closed. Mend it" in done.stderr

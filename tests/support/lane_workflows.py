@@ -106,13 +106,17 @@ def declines(call: Any) -> Any:
 declines.effects = list  # type: ignore[attr-defined]
 
 
-def approved(run: Any, _: Any) -> Any:
-    """Needs an event's payload, a tool's refusal and another's result."""
-    who = run.wait_for_event("approval", "approval")["by"]
+def cautious(run: Any, _: Any) -> Any:
+    """Needs a tool's refusal, and another's result."""
     try:
         run.side_effect("card", key="card", tool=declines)
     except StepFailed:
-        return [who, run.side_effect("cash", key="cash")["done"]]
+        return run.side_effect("cash", key="cash")["done"]
+
+
+def approved(run: Any, request: Any) -> Any:
+    """Needs an event's payload, too."""
+    return [run.wait_for_event("approval", "approval")["by"], cautious(run, request)]
 
 
 def mute(call: Any) -> Any:

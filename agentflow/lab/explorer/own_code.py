@@ -365,13 +365,11 @@ class StandIn:
     def __init__(self, one: ExploredTool, own: OwnCode, answer: Callable[..., list[DictRow]]) -> None:
         self._one, self._own, self._answer = one, own, answer
         self.ledger = own.database.schema  # what it does is written there, as the simulated tool does
+        self.__module__, _, self.__qualname__ = one.name.partition(":")  # its name in messages
         with suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(one.tool)
         if hasattr(one.tool, "look_up"):
             self.look_up = self._look_up
-
-    def __repr__(self) -> str:
-        return self._one.name
 
     def __call__(self, call: ToolCall) -> Any:
         """What the tool answered. Raises what it raised."""
