@@ -241,12 +241,6 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     }
 
 
-def on_one_line(error: BaseException) -> str:
-    """Returns the error's type and message for a sentence: what would break its line is an escape."""
-    failure = describe_failure(error)
-    return f"{failure['type']}: {failure['message']}".replace("\n", "\\n")
-
-
 def printable(text: str) -> str:
     """Returns the text with what PostgreSQL cannot keep, or a terminal obeys or hides, as JSON's escapes; lines and tabs stay."""
     hidden = {c for c in set(text) - {"\n", "\t"} if unicodedata.category(c) in "Cc Cf Cs Zl Zp"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import AgentFlowError, on_one_line
+from .errors import AgentFlowError, describe_failure
 from .model import Tool
 from .statements import Statement, command
 from .tools import own_name
@@ -155,6 +155,12 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         unknown = {row["workflow_id"] for row in strange}
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
+
+
+def on_one_line(error: BaseException) -> str:
+    """Returns the error's type and message for a sentence: what would break its line is an escape."""
+    failure = describe_failure(error)
+    return f"{failure['type']}: {failure['message']}".replace("\n", "\\n")
 
 
 def never_used(database: Database, tools: Iterable[Tool]) -> Iterator[str]:

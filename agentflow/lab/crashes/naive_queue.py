@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ...database import Database
-from ...errors import LaneError, on_one_line
+from ...errors import LaneError
+from ...evidence import on_one_line
 from ...model import Tool
 from ...run import NaiveRunner
 from ...tools import SimulatedTool

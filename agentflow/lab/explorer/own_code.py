@@ -24,7 +24,8 @@ from typing import Any
 from psycopg.rows import DictRow
 
 from ...engine import Engine
-from ...errors import ToolRefused, UnfaithfulValue, on_one_line
+from ...errors import ToolRefused, UnfaithfulValue
+from ...evidence import on_one_line
 from ...model import ToolCall
 from ...run import interrupted
 from ...tools import own_name, why_no_tool

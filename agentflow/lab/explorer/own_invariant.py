@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...errors import on_one_line
+from ...evidence import on_one_line
 from ..verify.invariants import INVARIANTS, Guilty, Invariant, Transition
 from ..verify.snapshot import Rows
 from .own_process import WrongCode, shown
