@@ -169,7 +169,7 @@ def never_used(database: Database, tools: Iterable[Tool]) -> Iterator[str]:
     for name, kind in ((own_name(one, database.schema), own_name(type(one), database.schema)) for one in tools):
         if name and not {name, kind} & {*given}:
             others = (
-                f"tools of one's own that got one: {', '.join(given)}" if given else "all went to the simulated tool"
+                f"tools of one's own that got one: {', '.join(given)}" if given else "none went to a tool of one's own"
             )
             yield f"No action in schema {database.schema} was given to {name}; {others:.300}."
 
