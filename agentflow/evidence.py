@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import AgentFlowError
+from .errors import AgentFlowError, describe_failure
 from .model import Tool
 from .statements import Statement, command
 from .tools import own_name
@@ -52,6 +52,13 @@ WHERE w.status = 'ready'
 GROUP BY 1, 2, replace(w.error ->> 'message', id, '')
 ORDER BY tries DESC, 1, 2""",
 )  # fmt: skip
+
+_GIVEN = Statement(
+    "given",
+    "The tools of one's own to which actions were given.",
+    text="SELECT DISTINCT detail ->> 'tool' AS tool FROM agentflow.history "
+    "WHERE transaction = 'intent' AND detail ->> 'tool' <> '' ORDER BY 1",
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         try:
             found = [effect_row(one, f"{name} {n}") for n, one in enumerate(effects(), 1)]
         except (Exception, SystemExit) as error:
-            said = f"{name}.effects() raised {type(error).__name__}: {error}"
+            said = f"{name}.effects() raised {on_one_line(error)}"
             told.problems.append(f"{said:.300}. Mend it: until then its effects are not observed")
             silent.add(name)
             continue
@@ -148,6 +155,23 @@ def ask(database: Database, tools: Iterable[Tool]) -> Told:
         unknown = {row["workflow_id"] for row in strange}
         told.effects[:] = [one for one in told.effects if one["workflow_id"] not in unknown]
     return told
+
+
+def on_one_line(error: BaseException) -> str:
+    """Returns the error's type and message for a sentence: what would break its line is an escape."""
+    failure = describe_failure(error)
+    return f"{failure['type']}: {failure['message']}".replace("\n", "\\n")
+
+
+def never_used(database: Database, tools: Iterable[Tool]) -> Iterator[str]:
+    """A sentence for each of these tools to which no action here was given. Raises DatabaseAway, SchemaMissing."""
+    given = [row["tool"] for row in database.run(_GIVEN)]
+    for name, kind in ((own_name(one, database.schema), own_name(type(one), database.schema)) for one in tools):
+        if name and not {name, kind} & {*given}:
+            others = (
+                f"tools of one's own that got one: {', '.join(given)}" if given else "none went to a tool of one's own"
+            )
+            yield f"No action in schema {database.schema} was given to {name}; {others:.300}."
 
 
 def effect_row(one: Any, effect_id: str) -> dict[str, Any]:

@@ -158,7 +158,9 @@ class ClaimedJournal:
     def _acknowledge(self, key: str, result: Any, error: dict[str, Any] | None) -> None:
         state = self.states.get(key, "ACTION_ACKNOWLEDGED" if error is None else "ACTION_REFUSED")
         self._advance(
-            self.engine.acknowledge_action(self.claim, result, key, state=state, error=error, detail=self._detail())
+            self.engine.acknowledge_action(
+                self.claim, result, key, state=state, error=error, detail=self._detail(refused=error is not None)
+            )
         )
         del self.intents[key]
 
@@ -179,9 +181,10 @@ class ClaimedJournal:
     def _mismatch(self, recorded: str, asked: str) -> errors.DeterminismError:
         return errors.DeterminismError(self.claim.workflow_id, self.cursor + 1, recorded, asked)
 
-    def _detail(self) -> str | None:
-        """For the history: which tool of one's own is called; once per recovery, what was replayed and how long it took."""
+    def _detail(self, refused: bool = False) -> str | None:
+        """For the history: which tool of one's own is called, if it `refused`; once per recovery, the replay."""
         told: dict[str, Any] = {"tool": self.own} if self.own else {}
+        told |= {"refused": True} if refused else {}
         if self.began is not None:
             taken, self.began = time.perf_counter() - self.began, None
             told |= {"replayed": self.cursor, "replay_ms": round(taken * 1000, 3)}
@@ -196,7 +199,7 @@ def callable_tool(tool: Tool) -> Tool:
         return tool  # some builtins do not tell what they take
     except TypeError as misfit:
         raise errors.ToolRefused(
-            f"The tool {tool!r:.100} was not called, since it cannot take a ToolCall as its one argument ({misfit}). "
+            f"The tool {own_name(tool, ''):.100} was not called, since it cannot take a ToolCall as its one argument ({misfit}). "
             "Correct it, and requeue the workflow."
         ) from misfit
     return tool

@@ -93,8 +93,7 @@ class NaiveRunner:
     """Retry from the top, as a plain job queue gives it: finished steps run again, finished effects fire again."""
 
     def __init__(self, *, tool: Tool | None = None, events: dict[str, Any] | None = None) -> None:
-        self.ledger = Ledger()
-        self.tool, self.events = tool, events or {}
+        self.ledger, self.tool, self.events = Ledger(), tool, events or {}
 
     def step(self, step_id: str, fn: Callable[[], Any]) -> Any:
         """Computes the function's result again each time."""
@@ -102,10 +101,12 @@ class NaiveRunner:
         return fn()
 
     def side_effect(self, name: str, key: str | None = None, tool: Tool | None = None, arguments: Any = None) -> Any:
-        """Has the effect once more; nobody remembers the key."""
+        """Has the effect once more; nobody remembers the key. Raises StepFailed if the tool refused."""
         self.ledger.side_effects.append(name)
-        chosen = tool or self.tool
-        return chosen(ToolCall(None, name, arguments)) if chosen else None
+        try:
+            return chosen(ToolCall(None, name, arguments)) if (chosen := tool or self.tool) else None
+        except errors.ToolRefused as refusal:
+            raise errors.StepFailed("naive", key or name, errors.describe_failure(refusal)) from refusal
 
     def wait_for_event(self, step_id: str, name: str) -> Any:
         """The event's payload. Raises Suspend if it is not there, and everything before it is forgotten."""
@@ -289,8 +290,7 @@ class _MemoryJournal:
     def act(self, name: str, key: str, tool: Tool | None, arguments: Any) -> Any:
         chosen = tool or self.tool
         result = chosen(ToolCall(idempotency_key(self.run_id, key), name, arguments, self.run_id)) if chosen else True
-        self.store.put(self.run_id, _memo_key("side_effect", key), result)
-        return self.store.get(self.run_id, _memo_key("side_effect", key))[1]
+        return self.record(_memo_key("side_effect", key), result)
 
     def wait(self, step_id: str, name: str) -> Any:
         if name not in self.events:

@@ -15,7 +15,7 @@ import typer
 
 from ..agents import DEFAULT_WORKFLOW, TAKE_A_TEXT, WORKFLOWS
 from ..errors import AgentFlowError, NotALaboratory, SchemaMissing
-from ..evidence import REPORT, unsettled
+from ..evidence import REPORT, never_used, unsettled
 from ..log import log_event
 from ..model import Policy
 from ..requests import read_requests
@@ -316,7 +316,8 @@ def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = 
 
     database = find_database(schema, patience=COMMAND_PATIENCE)
     _check_that_it_exists(database)
-    figures = Engine(database).write_reliability_report(REPORT, *launch.own_tools(tool))
+    tools = launch.own_tools(tool)
+    figures = Engine(database).write_reliability_report(REPORT, *tools)
     stuck, waits = look_for_stuck(database), unsettled(database)
     if as_json:
         found = None if stuck.found is None else [asdict(one) for one in stuck.found]
@@ -324,7 +325,13 @@ def report(schema: Schema = DEFAULT_SCHEMA, tool: Tools = None, as_json: Json = 
     else:
         print_figures(figures)
         typer.echo(f"Written to {REPORT}.")
-    for said in (*_remarks(figures, schema), *stuck.sentences(), *(f"{one['says']} {one['mend']}" for one in waits)):
+    unused = never_used(database, tools) if figures["workflows_total"] else ()
+    for said in (
+        *_remarks(figures, schema),
+        *unused,
+        *stuck.sentences(),
+        *(f"{one['says']} {one['mend']}" for one in waits),
+    ):
         typer.echo(said, err=as_json)
     for problem in figures["problems"]:
         typer.echo(f"agentflow: {problem}.", err=True)

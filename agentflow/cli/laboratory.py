@@ -13,6 +13,7 @@ from ..errors import BadCapsule, BadName
 from .options import (
     COMMAND_PATIENCE,
     Column,
+    Events,
     Guards,
     Input,
     Json,
@@ -35,6 +36,7 @@ def soak(
     given: Input = None,
     workflow: WorkflowOrNone = None,
     tool: OwnTools = None,
+    event: Events = None,
     schema: Annotated[
         str | None,
         typer.Option("--schema", metavar="NAME", help="A new schema (default: one that is dropped afterwards)."),
@@ -60,7 +62,7 @@ def soak(
         raise typer.BadParameter("Give the file of requests, or one with --input.", param_hint="--requests")
     report = run(
         find_database("soak").address, inputs, **own.options, schema=schema, workers=workers, kills=planned,
-        random_kills=random_kills, seed=seed, keep=keep, progress=progress,
+        random_kills=random_kills, seed=seed, keep=keep, progress=progress, events=launch.events(event),
     )  # fmt: skip
     if as_json:
         print_json(report.to_dict())
@@ -175,6 +177,7 @@ def atlas(
     requests: RequestsOrNone = None,
     column: Column = None,
     tool: OwnTools = None,
+    event: Events = None,
     progress: ShowProgress = None,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +193,7 @@ def atlas(
     own = launch.Own(workflow, tool)
     inputs = own.some_inputs(given, requests, column)
     where = find_database("atlas", patience=COMMAND_PATIENCE).address
-    found = run(where, **own.options, inputs=inputs, schema=schema, progress=progress)
+    found = run(where, **own.options, inputs=inputs, events=launch.events(event), schema=schema, progress=progress)
     if svg:
         found.picture().save(svg)
     how = f"{found.kills} processes were killed with SIGKILL and recovered by others in {found.seconds:g} s."
@@ -220,10 +223,7 @@ def explore(
             "--invariant", metavar="MODULE:ATTRIBUTE", help="A function of the rows before and after; repeatable."
         ),
     ] = None,
-    event: Annotated[
-        list[str] | None,
-        typer.Option("--event", metavar="NAME=JSON", help="What an event brings (default: true); repeatable."),
-    ] = None,
+    event: Events = None,
     number: Annotated[int, typer.Option(help="How many workflows there are.", min=1, max=2)] = 1,
     model: Annotated[
         Literal["steady", "varying"], typer.Option(help="A varying model answers each worker differently.")

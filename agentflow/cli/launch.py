@@ -181,7 +181,10 @@ def json_value(option: str, given: str) -> Any:
     try:
         to_json(value := json.loads(given), workflow="(new)", step="input")
     except UnfaithfulValue as error:
-        raise BadName(f"{option} {given!r:.80} cannot be stored ({error.path}: {error.reason}).") from error
+        raise BadName(
+            f"{option} {given!r:.80} cannot be stored ({error.path}: {error.reason}). Give plain JSON: finite numbers, "
+            "texts, true, false, null, lists and objects."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise BadName(
             f"{option} {given!r:.80} is not JSON ({error}). Give a JSON value, such as '{{\"total\": 300}}'; a text has "

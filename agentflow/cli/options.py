@@ -47,6 +47,10 @@ OwnTools = Annotated[
         help="A tool of your own, instead of the simulated one; repeatable: all are asked for their effects().",
     ),
 ]  # fmt: skip
+Events = Annotated[
+    list[str] | None,
+    typer.Option("--event", metavar="NAME=JSON", help="What an event brings (default: true); repeatable."),
+]
 Guards = Annotated[
     list[str] | None, typer.Option("--without", metavar="GUARD", help="A guard that the engine lacks; repeatable.")
 ]

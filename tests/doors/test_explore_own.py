@@ -47,6 +47,15 @@ def hasty(run, given):
     return run.side_effect("charge", key=f"charge-{random.random()}", arguments=given["total"])
 
 
+def anew(run, given):
+    return run.side_effect("charge", key="charge", arguments=given["total"], tool=Provider())
+
+
+def stealthy(run, given):
+    total = run.step("price", lambda: charge.paid.setdefault("mail", ["mail", "m", given["total"]])[2])
+    return run.side_effect("charge", key="charge", arguments=total)
+
+
 def cheap(before, after):
     """Nobody pays 300."""
     return not any(row["arguments"] == "300" for row in after.effects)
@@ -131,6 +140,17 @@ def test_an_invariant_of_ones_own_ends_with_1_and_its_sentence(explored: Run) ->
     done = explored("--workflow", "shop:order", "--invariant", "shop:cheap")
     assert done.returncode == 1
     assert done.stderr == "agentflow: After `workflow=order A*4` this does not hold: Nobody pays 300.\n"
+
+
+def test_an_effect_that_a_step_hides_ends_with_1(explored: Run) -> None:
+    done = explored("--workflow", "shop:stealthy")
+    assert done.returncode == 1 and "1 effect of action 'mail' in shop:charge came from elsewhere" in done.stderr, done
+
+
+def test_a_tool_that_each_run_makes_anew_gets_a_hint(explored: Run) -> None:
+    done = explored("--workflow", "shop:anew")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "make it once, in its module, such as tool = Provider(). Fix it, and explore again." in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from agentflow import Engine
 from agentflow.agents import WORKFLOWS
 from agentflow.cli import launch
 from agentflow.errors import BadName
+from agentflow.lab.crashes.atlas import atlas
+from agentflow.lab.crashes.atlas_result import GUARD_SETS
 from tests.conftest import rows
 from tests.support.helpers import eventually
 from tests.support.own_shop import books, open_shop, shop_of_the_readme
@@ -63,6 +65,7 @@ def test_a_soak_s_figures_are_those_of_the_provider_s_table(run: Run, tmp_path: 
     assert figures["kills_happened"] == figures["processes_killed"] == 5 and figures["kills_in_gap"] >= 1
     assert (figures["business_effects"], figures["workflows_completed"]) == (len(charged), 12)
     assert figures["tool_execution_attempts"] == sum(calls for *_, calls in charged) >= 12 + figures["kills_in_gap"]
+    assert figures["repeated_calls"] == sum(calls - 1 for *_, calls in charged)
     assert sorted(total for _, _, total, _ in charged) == sorted(round(n * 1.2) for n in range(12))
 
 
@@ -120,13 +123,22 @@ def test_two_tools_that_only_side_effects_name_are_both_observed(run: Run, tmp_p
         assert "--tool MODULE:ATTRIBUTE" in done.stderr
 
 
-def test_an_atlas_counts_the_effects_of_tools_that_only_side_effects_name(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "kiosk.py").write_text(KIOSK)
-    done = run("atlas", "--workflow", "kiosk:sale", "--input", "3", "--json", *BOTH)
-    cells = [cell for cell in json.loads(done.stdout)["cells"] if cell["state"] == "done"]
-    assert done.returncode == 0 and None not in {cell["effects"] for cell in cells}, done.stderr
-    naive = {cell["boundary"]: cell["effects"] for cell in cells if cell["guards"].startswith("Naive")}
-    assert {naive["before tool pay"], naive["after tool pay"], naive["after tool mail"]} == {2, 3, 4}, naive
+def test_an_atlas_counts_the_effects_of_tools_that_only_side_effects_name(url: str, folder: Path) -> None:
+    (folder / "kiosk.py").write_text(KIOSK)
+    own = launch.Own("kiosk:sale", BOTH[1::2])
+    where, naive = ("before tool pay", "after tool pay", "after tool mail"), GUARD_SETS[-1:]
+    found = atlas(url, **own.options, inputs=[3], guard_sets=naive, boundaries=where)
+    assert found.problems == [] and [cell.effects for cell in found] == [2, 3, 4]
+
+
+def test_an_event_reaches_a_soak_and_an_atlas(run: Run) -> None:
+    mine = ["--workflow", "approval_agent", "--input", '"login"', "--event"]
+    done = run("soak", *mine, "approval=false", "--workers", "1", "--kills", "0", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["business_effects"], told["events"]) == (0, 0, {"approval": False}), done.stderr
+    done = run("atlas", *mine, "aproval=1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("agentflow: Undisturbed, no workflow waits for the event 'aproval'"), done.stderr
 
 
 def test_a_second_tool_is_refused_where_only_one_is_called(run: Run, tmp_path: Path) -> None:
@@ -153,6 +165,11 @@ def test_submit_worker_report_and_check_on_an_own_workflow(run: Run, engine: Eng
     report = run("report", "--tool", "shop:charge", "--json")
     assert (report.returncode, json.loads(report.stdout)["business_effects"]) == (0, len(books(tmp_path)) == 12 and 12)
     assert run("check", "--tool", "shop:charge").returncode == 0
+    (tmp_path / "other.py").write_text("def pay(call): ...\npay.effects = list\n")
+    other = run("report", "--tool", "shop:charge", "--tool", "other:pay")
+    idle = [line for line in other.stdout.splitlines() if line.startswith("No action in schema")]
+    assert other.returncode == 0 and len(idle) == 1
+    assert idle[0].endswith("was given to other:pay; tools of one's own that got one: shop:charge.")
     assert "ok     shop:charge tells of 12 business effects." in run("doctor", "--tool", "shop:charge").stdout
 
 
@@ -223,7 +240,8 @@ def test_two_workflows_of_one_name_are_refused_and_examples_go_beside_ones_own(f
 
 @pytest.mark.parametrize(
     ("given", "requests", "said"),
-    [("{total: 3}", None, "is not JSON .*a text has quotes of its own"), ("NaN", None, r"cannot be stored \(\$: nan"),
+    [("{total: 3}", None, "is not JSON .*a text has quotes of its own"),
+     ("NaN", None, r"cannot be stored \(\$: nan .*Give plain JSON: finite numbers, texts"),
      ("1", "orders.jsonl", "--input and --requests cannot be combined"), (None, None, "needs an input: give --input JSON")],
 )  # fmt: skip
 def test_an_input_that_cannot_be_used_is_one_sentence(folder: Path, given: Any, requests: Any, said: str) -> None:
@@ -241,8 +259,8 @@ def test_what_a_module_prints_does_not_get_into_the_json(run: Run, tmp_path: Pat
 
 def test_an_effects_that_raises_is_named_with_the_tool(run: Run, tmp_path: Path) -> None:
     (tmp_path / "closed.py").write_text(
-        "def charge(call): return {}\ndef effects(): raise RuntimeError('books are closed')\ncharge.effects = effects\n"
+        "def charge(call): return {}\ndef effects(): raise RuntimeError('books\\nare\\x1b closed')\ncharge.effects = effects\n"
     )
     done = run("play", "A*", "--workflow", "shop:order", "--tool", "closed:charge", "--input", '{"total": 1}')
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "closed:charge.effects() raised RuntimeError: books are closed. Mend it" in done.stderr
+    assert "closed:charge.effects() raised RuntimeError: books\\nare\\u001b closed. Mend it" in done.stderr

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentflow import CrashInjected, DurableRunner, Engine, NaiveRunner, StepStore, ToolRefused, evidence
+from agentflow import CrashInjected, DurableRunner, Engine, NaiveRunner, StepFailed, StepStore, ToolRefused, evidence
 from agentflow.agents import research_agent_with, support_agent_with
 from agentflow.errors import BadName
 from agentflow.model import ToolCall
@@ -339,6 +339,12 @@ def test_doubled_effect_is_found_although_another_action_of_its_name_was_refused
     crash(engine, "tool", "after", "k2")
     assert settle(engine, workflow_id)["status"] == "completed"
     assert figures(engine) == (2, 2, 1)
+
+
+def test_a_refusal_reaches_the_function_of_a_naive_runner_as_it_does_in_the_engine(engine: Engine) -> None:
+    engine.world.fault = lambda call: "refuse"
+    with pytest.raises(StepFailed, match="step 'k' failed for good: ToolRefused: Action 'email' was refused"):
+        NaiveRunner(tool=engine.world).side_effect("email", key="k")
 
 
 def test_naive_retry_doubles_the_effect_and_a_durable_one_does_not(engine: Engine) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentflow import Engine
+from agentflow import Engine, StepFailed, ToolRefused
 from agentflow.lab.schedule.lanes import ProcessLane
 from agentflow.lab.schedule.stepper import Stepper
 
@@ -90,6 +90,33 @@ def trip(run: Any, request: Any) -> Any:
 def never(run: Any, request: Any) -> Any:
     """Waits for the event that the request names."""
     return run.wait_for_event("wait", request)
+
+
+def for_ever(run: Any, _: Any) -> Any:
+    """Waits for one event after the other."""
+    for n in range(1000):
+        run.wait_for_event(f"wait-{n}", f"event-{n}")
+
+
+def declines(call: Any) -> Any:
+    """A tool that refuses, and has no effects."""
+    raise ToolRefused("no such card")
+
+
+declines.effects = list  # type: ignore[attr-defined]
+
+
+def cautious(run: Any, _: Any) -> Any:
+    """Needs a tool's refusal, and another's result."""
+    try:
+        run.side_effect("card", key="card", tool=declines)
+    except StepFailed:
+        return run.side_effect("cash", key="cash")["done"]
+
+
+def approved(run: Any, request: Any) -> Any:
+    """Needs an event's payload, too."""
+    return [run.wait_for_event("approval", "approval")["by"], cautious(run, request)]
 
 
 def mute(call: Any) -> Any:

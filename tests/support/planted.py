@@ -196,7 +196,7 @@ PLANTED = [
         "a workflow that nobody finished",
         "INSERT INTO {s}.workflows (id, name, input) VALUES ('lost', 'support_agent', '1'); INSERT INTO {s}.history "
         "(workflow_id, n, event, transaction) VALUES ('lost', 1, 'workflow_created', 'create')",
-        "the status is the history's", "workflows", "lost",
+        "the work is done", "workflows", "lost",
     ),
     Planted(
         "an attempt that the world does not count",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,14 +24,17 @@ from ...model import Tool
 from ...run import Workflow
 from ...tools import why_no_tool
 from ..broken.catalogue import engine_class
+from ..history.entries import Row
+from ..history.words import brief
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
 from ..schedule.grammar import Move, Setting
-from ..schedule.presets import REQUESTS, inputs_for, named
+from ..schedule.moves import Moved
+from ..schedule.presets import MOST_EVENTS, REQUESTS, event_payloads, inputs_for, named, never_came
 from ..schedule.stepper import Stepper
 from .atlas_picture import Atlas
-from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet, predicting
+from .atlas_result import BOUNDARIES, GUARD_SETS, AtlasCell, GuardSet, losing, predicting
 from .counted_workflow import CountedWorkflow
 from .kill_plan import label
 from .naive_queue import QueuedJob, kill_and_retry
@@ -47,14 +50,15 @@ def atlas(
     workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None,
     asked: Sequence[Tool] = (), inputs: Sequence[Any] | None = None, guard_sets: Sequence[GuardSet] = GUARD_SETS,
     boundaries: Sequence[str] | None = None, schema: str | None = None, beside: int = BESIDE, progress: bool | None = False,
-    watch: Callable[[Atlas], None] | None = None,
+    events: Mapping[str, Any] | None = None, watch: Callable[[Atlas], None] | None = None,
 ) -> Atlas:  # fmt: skip
     """Plays every cell: kills a worker there with SIGKILL, and lets another process recover its work.
 
     `workflow` is a function that other processes can import, or the name of an example or of one of `workflows` (or of
     the engine's); `inputs` a list with its input; a `tool` of one's own is called for real, and asked for its
-    effects(), as are those in `asked`, which only side effects name. Without `boundaries` all are played that an
-    undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
+    effects(), as are those in `asked`, which only side effects name. The events that it waits for are there when it begins:
+    `events` has the payload that an event of this name brings; without it, `true`. Without `boundaries` all are played that
+    an undisturbed run passes. `where` is the URL of a PostgreSQL, or an engine on it.
 
     The atlas has its own schemas (`schema` and a number), which must not exist yet and are dropped afterwards. `progress`
     shows a bar on standard error (None: on a terminal); `watch` gets the atlas after each cell. A cell that cannot be played
@@ -64,7 +68,8 @@ def atlas(
     """
     known = where.workflows if isinstance(where, Engine) else workflows
     called, function = named(workflow, known)
-    own = (tool, *asked, inputs, function) != (None, None, WORKFLOWS[DEFAULT_WORKFLOW])
+    brings = event_payloads(events)
+    own = (tool, *asked, inputs, brings, function) != (None, None, {}, WORKFLOWS[DEFAULT_WORKFLOW])
     if tool and (why := why_no_tool(tool)):
         raise AgentFlowError(f"The tool {why}. Nothing was started.")
     (value,) = inputs_for(Setting(called), {called: function}, inputs)
@@ -75,9 +80,10 @@ def atlas(
         free: SimpleQueue[AtlasBench] = SimpleQueue()
         free.put(first := stack.enter_context(atlas_bench(_url(where), f"{name}_1", subject)))
         if own:
-            there, effects = first.rehearse()
-            _check(guard_sets, boundaries, there)
-            guard_sets = [predicting(replace(one, predicted={}), there, effects or 0) for one in guard_sets]
+            subject.events.update(first.wait_for(brings))
+            counts, effects = first.rehearse()
+            _check(guard_sets, boundaries, there := tuple(counts))
+            guard_sets = [losing(predicting(replace(one, predicted={}), counts), there) for one in guard_sets]
         else:
             there, effects = BOUNDARIES, 1
         found = Atlas(tuple(guard_sets), boundaries=tuple(boundaries or there))
@@ -137,7 +143,7 @@ def _played(atlas: Atlas, free: SimpleQueue[AtlasBench], beside: int) -> Generat
 class AtlasSubject:
     """What is killed: a workflow by its name, the function (or an example's name), its input and its tool (None: simulated).
 
-    `asked` are the tools that only its side effects name.
+    `asked` are the tools that only its side effects name, `events` what has arrived before it begins.
     """
 
     name: str = DEFAULT_WORKFLOW
@@ -145,6 +151,7 @@ class AtlasSubject:
     value: Any = REQUESTS[0]
     tool: Tool | None = None
     asked: tuple[Tool, ...] = ()
+    events: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -167,29 +174,58 @@ class AtlasBench:
     def __init__(self, engine: Engine, stepper: Stepper, counted: CountedWorkflow, subject: AtlasSubject) -> None:
         self.engine, self.stepper, self.counted, self.subject = engine, stepper, counted, subject
 
-    def rehearse(self) -> tuple[tuple[str, ...], int | None]:
-        """The boundaries of an undisturbed run in order, and how many effects it leaves (None: not observed).
+    def begin(self, without: tuple[str, ...] = ()) -> None:
+        """Empties the laboratory. The workflow is there, and so are its events."""
+        self.counted.begin()
+        self.stepper.reset(Setting(self.subject.name, without))
+        if self.subject.events:
+            self.stepper.create()
+        for name, payload in self.subject.events.items():
+            self.engine.deliver_event(self.stepper.workflows[0], name, payload)
+
+    def wait_for(self, brings: Mapping[str, Any]) -> dict[str, Any]:
+        """The events that an undisturbed run waits for, with what they bring. Raises AgentFlowError for one that never comes."""
+        found: dict[str, Any] = {}
+        self.begin()
+        while (row := self._carried()[1])["waiting_for"] and len(found) < MOST_EVENTS:
+            name = row["waiting_for"]
+            self.engine.deliver_event(row["id"], name, found.setdefault(name, brings.get(name, True)))
+        if never := never_came(brings, found):
+            raise AgentFlowError(f"Undisturbed, {never}. Nothing was killed. Give the event the name that it has.")
+        return found
+
+    def rehearse(self) -> tuple[dict[str, int], int | None]:
+        """How many effects there are at each boundary of an undisturbed run, in order, and at its end (None: not observed).
 
         Raises AgentFlowError if it does not complete.
         """
-        self.stepper.reset(Setting(self.subject.name))
-        done = [self.stepper.step("A")]
-        while not done[-1].ended:
-            done.append(self.stepper.step("A"))
-        row = self.engine.get_workflow(self.stepper.workflows[0]) or {}
+        self.begin()
+        done, row = self._carried()
         if row["status"] != "completed":
             error, event = row["error"], row["waiting_for"]
-            why = f"waits for the event {event!r:.80}" if event else f"fails: {done[-1].trouble}"
+            why = f"waits for the event {event!r:.80}" if event else f"fails: {done[-1][0].trouble}"
             why = f"fails: {error['type']}: {error['message']}" if error else why
             raise AgentFlowError(
-                f"Undisturbed, {self.subject.name} does not complete: it {why:.300}. Nothing was killed. Fix it, or give it "
-                "another input."
+                f"Undisturbed, {self.subject.name} does not complete: it {brief(why, 300)}. Nothing was killed. Fix it, or give "
+                "it another input."
             )
-        passed = [replace(one.passed, outcome=None, edge="before") for one in done if one.passed]
+        steps = [(one.passed, effects or 0) for one, effects in done if one.passed]
+        passed = [replace(one, outcome=None, edge="before") for one, _ in steps]
         labels = [label(one) for one in passed]
         names = labels if len({*labels}) == len(labels) else [one.place for one in passed]
-        there = tuple(f"{edge} {name.partition(' ')[2]}" for name in names for edge in ("before", "after"))
-        return there, self.engine.reliability_metrics()["business_effects"]
+        counts, before = dict[str, int](), 0
+        for name, (one, effects) in zip(names, steps, strict=True):
+            counts[name], before = before, effects
+            if one.outcome == "committed":  # where a tool has refused, no worker stands
+                counts[f"after {name.partition(' ')[2]}"] = effects
+        return counts, done[-1][1]
+
+    def _carried(self) -> tuple[list[tuple[Moved, int | None]], Row]:
+        """What each step of A did until its run ended, and how many effects there were after it; and the workflow's row."""
+        done: list[tuple[Moved, int | None]] = []
+        while not done or not done[-1][0].ended:
+            done.append((self.stepper.step("A"), self.engine.reliability_metrics()["business_effects"]))
+        return done, self.engine.get_workflow(self.stepper.workflows[0]) or {}
 
     def play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         """Plays the cell, again if the database was away. Raises DatabaseAway; all else that goes wrong is the cell's error."""
@@ -198,8 +234,7 @@ class AtlasBench:
     def _play(self, guards: GuardSet, boundary: str) -> AtlasCell:
         empty = AtlasCell(boundary, guards.name)
         try:
-            self.counted.begin()
-            self.stepper.reset(Setting(self.subject.name, guards.without))
+            self.begin(guards.without)
             return self._naive(empty) if guards.naive else self._durable(empty, guards)
         except DatabaseAway:
             raise
@@ -222,6 +257,7 @@ class AtlasBench:
         return self._counted(
             cell,
             completed=row.get("status") == "completed",
+            failure=brief("{type}: {message}".format(**row["error"]), 120) if row.get("status") == "failed" else "",
             exit_code=stepper.lane("A").exit_code,
             recovery_ms=recoveries[-1]["recovery_ms"] if recoveries else None,
             line=stepper.line,
@@ -249,7 +285,13 @@ class AtlasBench:
         made = self.subject
         workflow_id = f"{self.stepper.workflows[0]} {cell.boundary} {cell.guards}"  # no lane has it, before or after
         job = QueuedJob(
-            _url(self.engine), self.engine.database.schema, self.counted, made.value, made.tool, workflow_id
+            _url(self.engine),
+            self.engine.database.schema,
+            self.counted,
+            made.value,
+            made.tool,
+            workflow_id,
+            made.events,
         )
         retried = kill_and_retry(job, cell.boundary, CELL_PATIENCE)
         if retried is None:

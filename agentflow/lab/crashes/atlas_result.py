@@ -37,13 +37,14 @@ class GuardSet:
     """One column: the engine without these guards (or NaiveRunner, with none of them), under one or two lines of a name.
 
     `predicted` are the boundaries where a kill leaves a number of effects other than 1 (None: the engine has no such
-    boundary).
+    boundary). `unsure` are those where it loses a tool's result: what a workflow of one's own does without it, nobody can say.
     """
 
     lines: tuple[str, ...]
     without: tuple[str, ...] = ()
     naive: bool = False
     predicted: Mapping[str, int | None] = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -51,25 +52,34 @@ class GuardSet:
         return " ".join(self.lines)
 
 
-def predicting(guards: GuardSet, boundaries: Sequence[str], effects: int = 1) -> GuardSet:
-    """The column with its prediction, for a workflow with these boundaries that leaves so many effects undisturbed."""
-    found: dict[str, int | None] = dict.fromkeys(boundaries, effects)
-    done = 0
-    for boundary in boundaries:
+def predicting(guards: GuardSet, there: Mapping[str, int]) -> GuardSet:
+    """The column with its prediction, for a workflow that has left so many effects at each of these boundaries undisturbed."""
+    effects, before = [*there.values()][-1], 0
+    found: dict[str, int | None] = dict.fromkeys(there, effects)
+    for boundary, done in there.items():
         edge, transaction = boundary.split(" ")[:2]
-        done += (edge, transaction) == ("after", "tool")
+        before = done if (edge, transaction) == ("before", "tool") else before
+        left = there.get(f"after {boundary.partition(' ')[2]}", done) if transaction == "tool" else done
+        call = left - before  # how many effects the last call of the tool has
         if guards.naive:
             recorded = TRANSACTIONS[transaction].progress and transaction not in ("tool", "complete")
             found[boundary] = None if recorded else effects + done * (boundary != "after complete")
         elif "idempotency_key" in guards.without:
-            found[boundary] = effects + in_gap(boundary)
+            found[boundary] = effects + call * in_gap(boundary)
         elif "acknowledge_after_tool" in guards.without:
-            found[boundary] = effects - ((edge, transaction) in (("before", "tool"), ("after", "acknowledge")))
+            found[boundary] = effects - call * ((edge, transaction) in (("before", "tool"), ("after", "acknowledge")))
     return replace(guards, predicted={**found, **guards.predicted})
 
 
+def losing(guards: GuardSet, boundaries: Sequence[str]) -> GuardSet:
+    """The column that says where a kill loses the result of a workflow's own tool: after it was acknowledged without one."""
+    called = next((n for n, boundary in enumerate(boundaries) if boundary.startswith("before tool")), len(boundaries))
+    lost = boundaries[called:-1] if "acknowledge_after_tool" in guards.without else ()
+    return replace(guards, unsure=frozenset(lost))
+
+
 GUARD_SETS = tuple(
-    predicting(guards, BOUNDARIES)
+    predicting(guards, {one: int(n >= BOUNDARIES.index("after tool")) for n, one in enumerate(BOUNDARIES)})
     for guards in (
         GuardSet(("all guards",)),
         GuardSet(("no fence",), ("fence_token",)),
@@ -90,7 +100,8 @@ class AtlasCell:
     as the steps noted them; `recovery_ms` is from the take-over to completion, with the laboratory stepping through each
     transaction (None: nothing was taken over). `due` is how many effects an undisturbed run leaves; both are None if a
     tool of one's own does not tell. `exit_code` is that of the killed process: -9. `line` is the schedule
-    (NaiveRunner has none), `history` its entries, `error` the reason why the cell could not be played.
+    (NaiveRunner has none), `history` its entries, `error` the reason why the cell could not be played, and `failure` why the
+    workflow failed.
     """
 
     boundary: str
@@ -105,6 +116,7 @@ class AtlasCell:
     line: str = ""
     history: tuple[Row, ...] = field(default=(), repr=False)
     error: str = ""
+    failure: str = ""
     due: int | None = 1
 
     @property
@@ -127,7 +139,9 @@ class AtlasCell:
         if self.state == "failed":
             return f"could not be played: {self.error}"
         seen = "not observed" if self.effects is None else counted(self.effects, "effect")
-        return seen + ("" if self.completed else ", and never completed")
+        return seen + (
+            "" if self.completed else f", and failed: {self.failure}" if self.failure else ", and never completed"
+        )
 
     @property
     def figures(self) -> str:
@@ -230,9 +244,17 @@ class AtlasResult:
         return "\n".join(lines)
 
     def notes(self) -> list[str]:
-        """What kills cannot show, and the schedules that do, for the columns that are there."""
+        """What kills cannot show, and the schedules that do, for the columns there are; and which cells nobody could predict."""
         shown = {name for guards in self.guard_sets for name in guards.without}
-        return [note for guard, note in _NOTES.items() if guard in shown]
+        found = [note for guard, note in _NOTES.items() if guard in shown]
+        for guards in self.guard_sets:
+            cells = [
+                one for one in self.column(guards) if one.boundary in guards.unsure and one.state in ("done", "missing")
+            ]
+            if odd := [one for one in cells if one.state == "missing" or [*_unlike(one, guards)]]:
+                lost = "loses what the tool answered, which this workflow needs"
+                found.append(f"No prediction: {guards.name} {lost}: {'; '.join(_by_what(odd))}.")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The atlas for a program."""
@@ -253,14 +275,22 @@ def _wrong(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
     if cell.state in ("running", "failed"):
         yield cell.sentence
     elif (cell.state == "missing") != (predicted is None):
-        yield f"{cell.sentence}, and that was not predicted"
+        if cell.boundary not in guards.unsure:
+            yield f"{cell.sentence}, and that was not predicted"
     elif predicted is not None:
         if cell.exit_code != -9:
             yield f"{cell.sentence}, but the killed process ended with exit code {cell.exit_code} and not by SIGKILL"
-        if cell.effects not in (predicted, None):
-            yield f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
-        if not cell.completed:
-            yield f"{cell.boundary}, {cell.guards}: no worker completed it"
+        if cell.boundary not in guards.unsure:
+            yield from _unlike(cell, guards)
+
+
+def _unlike(cell: AtlasCell, guards: GuardSet) -> Iterator[str]:
+    """How the cell differs from what its guards predict."""
+    predicted = guards.predicted.get(cell.boundary, 1) or 0
+    if cell.effects not in (predicted, None):
+        yield f"{cell.sentence}, where {counted(predicted, 'effect')} {'was' if predicted == 1 else 'were'} predicted"
+    if not cell.completed:
+        yield cell.sentence if cell.failure else f"{cell.boundary}, {cell.guards}: no worker completed it"
 
 
 def _mark(cell: AtlasCell) -> str:
@@ -279,11 +309,17 @@ def _column(cells: Sequence[AtlasCell]) -> str:
         return f"{'always ' * (cells[0].effects is not None)}{_short(cells[0])}."
     usual = Counter(_short(cell) for cell in cells if cell.state == "done").most_common(1)
     common = usual[0][0] if usual else ""
-    rest = sorted((cell for cell in cells if _short(cell) != common), key=_short)
-    said = [f"{what} {_listed(cell.boundary for cell in same)}" for what, same in groupby(rest, key=_short)]
+    rest = [cell for cell in cells if _short(cell) != common]
+    said = _by_what(rest)
     if common:
         said.append(f"{common} everywhere else")
     return "; ".join(said or ["nothing was played"]) + "."
+
+
+def _by_what(cells: Iterable[AtlasCell]) -> list[str]:
+    """Each outcome with the boundaries where it came."""
+    alike = groupby(sorted(cells, key=_short), key=_short)
+    return [f"{what} {_listed(cell.boundary for cell in same)}" for what, same in alike]
 
 
 def _short(cell: AtlasCell) -> str:

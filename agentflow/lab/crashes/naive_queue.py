@@ -7,14 +7,16 @@ here are what was seen of the workers, which report before and after everything 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ...database import Database
 from ...errors import LaneError
+from ...evidence import on_one_line
 from ...model import Tool
 from ...run import NaiveRunner
 from ...tools import SimulatedTool
@@ -44,6 +46,7 @@ class QueuedJob:
     request: Any
     tool: Tool | None = None
     workflow_id: str = ""
+    events: Mapping[str, Any] = field(default_factory=dict)
     done: bool = False
 
 
@@ -80,9 +83,9 @@ def serve_naive(job: QueuedJob, fatal: str, connection: Connection[Any, Any]) ->
     if not job.done:
         reach("after claim")
         try:
-            job.function(Queued(), job.request)
+            job.function(Queued(events=dict(job.events)), job.request)
         except Exception as error:
-            return connection.send((f"raised {type(error).__name__}: {error}", ()))
+            return connection.send((f"raised {on_one_line(error)}", ()))
         reach("before complete")
         reach("after complete")
 

@@ -37,7 +37,7 @@ from ..laboratory.processes import ended, kill, start
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
 from ..notebook.tables import query
-from ..schedule.presets import named
+from ..schedule.presets import MOST_EVENTS, event_payloads, named, never_came
 from .crash_at import kill_here
 from .kill_plan import GAP, KillPlan, is_fatal, label, plan_kills
 from .soak_report import SoakReport
@@ -66,22 +66,23 @@ def soak(
     workflows: Mapping[str, Workflow] = WORKFLOWS, tool: Tool | None = None, asked: Sequence[Tool] = (),
     schema: str | None = None, workers: int = 4, kills: int = 50, random_kills: int = 0, seed: int = 1,
     lease_seconds: float = 1.0, keep: bool = False, stall_seconds: float = 120.0, progress: bool | None = None,
-    make_engine: Callable[..., Engine] = Engine,
+    events: Mapping[str, Any] | None = None, make_engine: Callable[..., Engine] = Engine,
 ) -> SoakReport:  # fmt: skip
     """Runs the requests on `workers` processes while workers are killed; returns the report.
 
     `requests` are JSON values, the inputs of the workflow: a function that other processes can import, or the name of
     an example or of one of `workflows` (or of the engine's). A `tool` of one's own is called for real, and asked for
     its effects(), as are those in `asked`, which only side effects name. Where one's own is run, the workflows' ids
-    begin with the schema's name, since a tool may remember the keys of an earlier soak.
+    begin with the schema's name, since a tool may remember the keys of an earlier soak. A workflow that waits for an event
+    gets it: `events` has the payload that an event of this name brings; without it, `true`.
 
     The soak has its own schema, which must not exist yet and is dropped afterwards unless `keep`. If `where` is not a
     URL but the engine of a laboratory, that laboratory is emptied and used instead, and the new rows stay. `kills` are
     planned by `seed`, `random_kills` come from the parent; use one of the two (a random kill may fall between a commit
     and the boundary after it, and then a kill planned there never happens). `progress` shows a bar on standard error
-    (None: on a terminal). Raises SoakError when all that is left waits for events, when nothing has moved for
-    `stall_seconds`, or before anything starts if the numbers make no sense or there is no request; BadSchedule for what
-    is no workflow, UnfaithfulValue; NotALaboratory; and whatever reading the requests raises.
+    (None: on a terminal). Raises SoakError when nothing has moved for `stall_seconds`, or before anything starts if the
+    numbers make no sense or there is no request; BadSchedule for what is no workflow, UnfaithfulValue; NotALaboratory; and
+    whatever reading the requests raises.
     """
     if workers < 1 or kills < 0 or random_kills < 0 or (kills and random_kills):
         raise SoakError(
@@ -90,6 +91,7 @@ def soak(
     name, function = named(workflow, where.workflows if isinstance(where, Engine) else workflows)
     if tool and (why := why_no_tool(tool)):
         raise SoakError(f"The tool {why}. Nothing was started.")
+    brings = event_payloads(events)
     own = {} if function is WORKFLOWS.get(name) else {"workflows": {name: function}}
     with (
         _spooled(requests) as (spool, total),
@@ -102,7 +104,7 @@ def soak(
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
         run.name, run.prefix = name, f"{database.schema}." * bool(tool or asked or own)
-        run.engine.asked = (*asked,)
+        run.engine.asked, run.brings = (*asked,), brings
         run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
         return run.report(kills, random_kills, time.monotonic() - began)
 
@@ -169,6 +171,8 @@ class _Soak:
         self.alive: dict[str, BaseProcess] = {}
         self.processes_killed, self.exited = 0, 0
         self.random_kills, self.in_flight = 0, 0
+        self.brings: Mapping[str, Any] = {}
+        self.brought: dict[str, Any] = {}
 
     def carry(
         self, requests: Iterator[Any], kills: int, random_kills: int, stall_seconds: float, progress: bool | None
@@ -187,10 +191,7 @@ class _Soak:
                         self._kill_one()
                     else:
                         self._bury(ended(self.alive.values(), 0.05))
-                    standing = query(self.engine, _STANDING)[0]
-                    before, seen = seen, (standing["finished"], self.processes_killed)
-                    if standing["waiting"] and not standing["under_way"] and submitted >= may:
-                        raise SoakError(self._waits(standing))
+                    before, seen = seen, (self._finished(), self.processes_killed)
                     moved = time.monotonic() if seen != before else moved
                     show(seen[0])
                     if time.monotonic() - moved > stall_seconds:
@@ -262,13 +263,14 @@ class _Soak:
     def _is_active(self, identity: str) -> bool:
         return bool(query(self.engine, _ACTIVE, name=identity)[0]["active"])
 
-    def _waits(self, standing: Mapping[str, Any]) -> str:
-        first = query(self.engine, _WAITS)[0]
-        return (
-            f"{standing['waiting']} of {self.total} workflows wait for an event, the first, {first['id']!r} ({self.name}), for "
-            f"{first['waiting_for']!r:.80}, and nothing else is left to do: a soak delivers no event. Soak a workflow, or give "
-            "it an input, with which it waits for none; `agentflow play` delivers one with the move event:NAME."
-        )
+    def _finished(self) -> int:
+        """How many workflows are finished; those that wait get their event."""
+        for row in query(self.engine, _WAITING):
+            name, payload = row["waiting_for"], self.brings.get(row["waiting_for"], True)
+            self.engine.deliver_event(row["id"], name, payload)
+            if name in self.brings or len(self.brought) < MOST_EVENTS:
+                self.brought[name] = payload
+        return int(query(self.engine, _FINISHED)[0]["finished"])
 
     def _stuck(self, seen: tuple[int, int], kills: int, seconds: float) -> str:
         rows = query(self.engine, _STUCK)
@@ -287,28 +289,27 @@ class _Soak:
         tools = (self.engine.tool, *self.engine.asked)
         own = tools != (self.engine.world,)
         figures = evidence.reliability_metrics(self.database, tools, alone=not own)
-        wrong = tuple(figures.pop("problems"))
+        wrong = (*figures.pop("problems"), *filter(None, [never_came(self.brings, self.brought)]))
+        attempts, effects = figures["tool_execution_attempts"], figures["business_effects"]
+        told = None if attempts is None or effects is None else attempts - effects
         planned = () if random_kills else query(self.engine, _KILLED, event=_KILL)
         kills = tuple(sorted((_request(row["workflow_id"]), row["subject"]) for row in planned))
         takeovers = evidence.recoveries(self.database)
         return SoakReport(
             schema=self.database.schema, seed=self.settings.seed, workers=self.workers, **figures, evidence=wrong,
             lost_workflows=self.total - figures["workflows_completed"],
-            repeated_calls=None if own else query(self.engine, _REPEATED)[0]["calls"],
+            repeated_calls=told if own else query(self.engine, _REPEATED)[0]["calls"],
             acknowledged_actions=query(self.engine, _ACKNOWLEDGED)[0]["actions"],
             kills_planned=kills_planned, kills_happened=len(kills), kills_in_gap=sum(where in GAP for _, where in kills),
             random_kills_planned=random_kills, random_kills=self.random_kills, kills_in_flight=self.in_flight,
             processes_killed=self.processes_killed, recoveries=len(takeovers),
             recovery_ms={part: _mean(row[f"{part}_ms"] for row in takeovers) for part in _PARTS},
-            kills=kills, seconds=round(seconds, 1),
+            kills=kills, seconds=round(seconds, 1), events=self.brought,
         )  # fmt: skip
 
 
-_STANDING = """\
-SELECT count(finished_at) AS finished, count(*) FILTER (WHERE status = 'waiting') AS waiting,
-       count(*) FILTER (WHERE finished_at IS NULL AND (status <> 'waiting' OR lease_owner IS NOT NULL)) AS under_way
-FROM workflows"""
-_WAITS = "SELECT id, waiting_for FROM workflows WHERE status = 'waiting' ORDER BY created_at, id LIMIT 1"
+_FINISHED = "SELECT count(finished_at) AS finished FROM workflows"
+_WAITING = "SELECT id, waiting_for FROM workflows WHERE status = 'waiting' ORDER BY created_at, id"
 _STUCK = """\
 SELECT id, status, state, fence_token, lease_owner FROM workflows
 WHERE finished_at IS NULL ORDER BY updated_at LIMIT 10"""

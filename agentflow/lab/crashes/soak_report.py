@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,8 +21,8 @@ class SoakReport:
 
     `evidence` is what reliability_metrics() finds wrong. `kills` are the planned ones that happened, as (index of the
     request, boundary); `processes_killed` counts the processes that the parent saw end by SIGKILL; `kills_in_flight` are
-    random kills after which the victim's statement was still running. `repeated_calls` is the world's own count, which a tool of
-    one's own does not keep (None); `recovery_ms` holds means over all take-overs.
+    random kills after which the victim's statement was still running. `repeated_calls` is the world's own count, or what tools of
+    one's own tell (None: not observed); `recovery_ms` holds means over all take-overs. `events` are those delivered.
     """
 
     schema: str
@@ -58,6 +59,7 @@ class SoakReport:
     recovery_ms: dict[str, float | None]
     kills: tuple[tuple[int, str], ...] = field(repr=False)
     seconds: float = 0.0
+    events: dict[str, Any] = field(default_factory=dict)
 
     @property
     def problems(self) -> list[str]:
@@ -96,6 +98,7 @@ class SoakReport:
             "kills": self._kills_told(),
             **{name: getattr(self, name) for name in ("processes_killed", "recoveries")},
             **{f"recovery_{part}_ms": mean for part, mean in self.recovery_ms.items()},
+            **({"events": json.dumps(self.events)} if self.events else {}),
             **{name: getattr(self, name) for name in last},
         }
 

@@ -23,7 +23,6 @@ from ...errors import AgentFlowError, describe_failure
 from ...model import Policy, Tool
 from ...run import Workflow
 from ...tools import SimulatedTool
-from ...values import to_json
 from ..broken.catalogue import engine_class
 from ..history.words import brief
 from ..laboratory.laboratory import LEASE_SECONDS
@@ -32,10 +31,11 @@ from ..notebook.learner_code import own_line
 from ..notebook.progress import progress_bar
 from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
-from ..schedule.presets import REQUESTS, events_of, inputs_for, named
+from ..schedule.presets import MOST_EVENTS, REQUESTS, event_payloads, events_of, inputs_for, named, never_came
 from ..verify.invariants import Invariant
 from .answer_cache import AnswerCache
 from .exchange import Exchange
+from .hidden_effects import made_anew
 from .own_code import OwnCode
 from .own_invariant import OwnCheck, own_invariants
 from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run_apart
@@ -47,7 +47,6 @@ from .transitions import EndedAs, World
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
 STUCK_SECONDS = 10.0  # how long the explored code may run up to its next transaction
-MOST_EVENTS = 20  # for which a workflow waits, one after the other
 UNDISTURBED_SECONDS = 20.0  # how long the undisturbed run before the search may take, if the time limit is shorter
 UNLIKE = "the end of its undisturbed run"
 UNDISTURBED = "An undisturbed run (schedule `A*`) goes wrong: "
@@ -113,7 +112,7 @@ def explore(
         raise ExplorerError(f"{wrong} Nothing was explored.") from None
     plan = _Plan(
         setting, bounds, workers, moves, stop_at, time.monotonic(), time_limit, expect, reduce and workers > 1 and not invariants,
-        checks, functions[name] is not WORKFLOWS.get(name), _payloads(events or {}),
+        checks, functions[name] is not WORKFLOWS.get(name), event_payloads(events),
     )  # fmt: skip
     with (
         own_schema(near.address, schema or new_name("explore")) as database,
@@ -250,7 +249,8 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
         world.expected = world.outcomes(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
-        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}")) from wrong
+        hint = made_anew(one.name for one in own.tools)
+        raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}{hint}")) from wrong
     except OutOfTime:
         raise ExplorerError(f"{UNDISTURBED}it did not end in time. Is there an endless loop? {FIX_IT}") from None
     for mine, real in zip(world.expected, promised, strict=False):
@@ -339,12 +339,8 @@ def _search(graph: Graph, moves: int | None, ends: tuple[str, ...]) -> None:
     except WrongCode as wrong:
         doubt, at = wrong, graph.at
     if doubt:
-        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}")) from doubt
-
-
-def _payloads(events: Mapping[str, Any]) -> dict[str, Any]:
-    """The payloads, as a workflow reads them from JSON. Raises UnfaithfulValue."""
-    return {name: json.loads(to_json(one, workflow="(new)", step=f"event {name}")) for name, one in events.items()}
+        hint = made_anew(one.name for one in graph.rules.world.own.tools)
+        raise ExplorerError(_and_fix_it(f"{after(at)}{doubt}{hint}")) from doubt
 
 
 def _await(world: World, brings: Mapping[str, Any]) -> None:
@@ -356,11 +352,8 @@ def _await(world: World, brings: Mapping[str, Any]) -> None:
         if not new:
             break
         world.events += tuple((name, brings.get(name, True)) for name in sorted(new))
-    if never := sorted(brings.keys() - dict(world.events).keys()):
-        raise ExplorerError(
-            f"{UNDISTURBED}no workflow waits for the event {never[0]!r:.80}, which was given a payload; they wait for "
-            f"{', '.join(dict(world.events)) or 'none'}. {FIX_IT}"
-        )
+    if never := never_came(brings, dict(world.events)):
+        raise ExplorerError(f"{UNDISTURBED}{never}. {FIX_IT}")
 
 
 @contextmanager

@@ -56,6 +56,17 @@ def beyond(name: str, before: Any, now: Any, calls: Counter[Effect]) -> tuple[st
     return (name, effects) if effects else (f"{name}{AGAIN}", repeated)
 
 
+def made_anew(names: Iterable[str]) -> str:
+    """A hint, if several tools that can be put back have one class and no names: each run may have made its own."""
+    first = next((name.removesuffix(" #2") for name in names if name.endswith(" #2")), "")
+    made = f"such as tool = {first.rpartition(':')[2]}()"
+    return (
+        f" {first} was met as several objects: if each run makes its own, make it once, in its module, {made}."
+        if first
+        else ""
+    )
+
+
 def sentence(hidden: Mapping[str, Counter[Effect]]) -> str:
     """How many effects of which action were hidden, by the tool's name, and what to do; empty if there were none."""
     said = []

@@ -25,6 +25,7 @@ from psycopg.rows import DictRow
 
 from ...engine import Engine
 from ...errors import ToolRefused, UnfaithfulValue
+from ...evidence import on_one_line
 from ...model import ToolCall
 from ...run import interrupted
 from ...tools import own_name, why_no_tool
@@ -132,7 +133,7 @@ class OwnCode:
         except WrongCode:
             raise
         except (Exception, SystemExit) as error:
-            raise WrongCode(f"{one.name}.{method}() raised {type(error).__name__}: {error!s:.300}") from error
+            raise WrongCode(f"{one.name}.{method}() raised {on_one_line(error):.300}") from error
 
     @contextmanager
     def _apart(self, one: ExploredTool) -> Iterator[None]:
@@ -365,13 +366,11 @@ class StandIn:
     def __init__(self, one: ExploredTool, own: OwnCode, answer: Callable[..., list[DictRow]]) -> None:
         self._one, self._own, self._answer = one, own, answer
         self.ledger = own.database.schema  # what it does is written there, as the simulated tool does
+        self.__module__, _, self.__qualname__ = one.name.partition(":")  # its name in messages
         with suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(one.tool)
         if hasattr(one.tool, "look_up"):
             self.look_up = self._look_up
-
-    def __repr__(self) -> str:
-        return self._one.name
 
     def __call__(self, call: ToolCall) -> Any:
         """What the tool answered. Raises what it raised."""

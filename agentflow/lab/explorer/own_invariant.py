@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ...evidence import on_one_line
 from ..verify.invariants import INVARIANTS, Guilty, Invariant, Transition
 from ..verify.snapshot import Rows
 from .own_process import WrongCode, shown
@@ -53,7 +54,7 @@ def own_invariant(function: OwnCheck) -> Invariant:
         except (Exception, SystemExit) as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(
-                f"your invariant {name!r} raised {type(error).__name__}: {error} (in {at.name}, line {at.lineno})."
+                f"your invariant {name!r} raised {on_one_line(error)} (in {at.name}, line {at.lineno})."
             ) from error
         if found is not None and not isinstance(found, bool) and not (isinstance(found, str) and found.strip()):
             raise WrongCode(

@@ -92,7 +92,8 @@ def _tool(mark: Mark) -> str:
 
 def _acknowledge(mark: Mark) -> str:
     closed = ": the gap is closed" if mark.closes else ""
-    return f"{mark.who} commits acknowledge {mark.subject} with token {mark.token}{closed}"
+    what = "the tool's refusal of" if mark.detail.get("refused") else "acknowledge"
+    return f"{mark.who} commits {what} {mark.subject} with token {mark.token}{closed}"
 
 
 def _refused(mark: Mark) -> str:
@@ -194,7 +195,7 @@ def summary(told: Story) -> str:
             turn = "{who} recovers with token {token}" if mark.detail.get("recovered") else "{who} claims it"
         if turn:
             who = mark.who or "nobody"
-            turns.append(turn.format(who=who, token=mark.token, subject=mark.subject, by=by(mark.guards)))
+            turns.append(turn.format(who=who, token=mark.token, subject=mark.subject, by=by(mark.guards)).rstrip())
     head = f"{_HEADS[told.box.kind]}: " if told.box else ""
     if told.box and told.box.kind == "refused" and not told.marks[int(told.box.span.start)].who:
         head = "A refused write: "

@@ -19,7 +19,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from ...engine import Engine
 from ...errors import AgentFlowError
-from ..laboratory.processes import connected
+from ..history.faults import FAULTS
+from ..laboratory.processes import connected, kill
+from .tables import query
 
 WAIT_FOR_API = 20.0  # seconds, for the process to start and for each answer
 
@@ -74,11 +76,30 @@ def live_api(engine: Engine) -> Iterator[Api]:
 
 @contextmanager
 def live_worker(engine: Engine, folder: str, *options: str, **environment: str) -> Iterator[BaseProcess]:
-    """Runs `agentflow worker` for this engine's laboratory in the folder; its process is killed afterwards."""
+    """Runs `agentflow worker` for this engine's laboratory in the folder; its process is killed afterwards.
+
+    What it held then, or when somebody else killed it, has the kill in its history.
+    """
     variables = {**os.environ, "DATABASE_URL": engine.database.address, **environment}
     arguments = ["worker", "--schema", engine.database.schema, *options]
-    with connected(_command, variables, folder, arguments, name="worker") as (process, _):
-        yield process
+    with connected(_command, variables, folder, arguments, name="worker") as (process, channel):
+        try:
+            yield process
+        finally:
+            kill([process])
+            if process.exitcode == -9:
+                _mourn(engine, channel)
+
+
+def _mourn(engine: Engine, channel: Connection) -> None:
+    """Records the kill of a worker, which told its identity when it started, in what it still holds."""
+    with suppress(EOFError):
+        while (told := json.loads(channel.recv()))["event"] != "worker_started":
+            pass
+        for held in query(
+            engine, "SELECT id, fence_token FROM workflows WHERE lease_owner = :name", name=told["worker_id"]
+        ):
+            engine.record_fault(held["id"], FAULTS["kill"].event, worker=told["worker_id"], token=held["fence_token"])
 
 
 def _api(channel: Connection) -> Api:

@@ -46,6 +46,8 @@ def _square(s: Strip, x: float, y: float, hue: str, how: str) -> None:
 def _names(s: Strip, x: float, mark: Mark) -> None:
     """The transaction's name below the row, and what it is about."""
     name, *rest = [NAMES[mark.kind]] if mark.kind in NAMES else wrapped(mark.event.replace("_", " "), s.room)
+    refusal = mark.kind == "acknowledge" and mark.detail.get("refused")
+    name = "refusal" if refusal else name
     lines: tuple[str, ...] = tuple(rest)
     if mark.folded:
         name = f"{'check' if mark.kind == 'checkpoint' else name} ×{len(mark.folded)}"
@@ -57,7 +59,7 @@ def _names(s: Strip, x: float, mark: Mark) -> None:
     if mark.kind == "fail" and mark.transaction == "claim":
         lines = ("crash", "budget")
     said = [(name, "c h"), *[(one, "c m h") for one in lines]]
-    if mark.kind in SYLLABLES and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
+    if mark.kind in SYLLABLES and not refusal and (s.pitch < PITCH or _is_wide(s, x, mark)) and not mark.folded:
         said = [(part, "c h") for part in SYLLABLES[mark.kind]]
         said += [(shortened(mark.subject, s.room), "c m h")] if lines else []
     _below(s, x, said)

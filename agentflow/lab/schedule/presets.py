@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -26,6 +27,7 @@ REQUESTS = (
     "Can I change the language of the reports, but not of the menus?",
 )
 """The requests of a laboratory, in order: `request-1` asks the first."""
+MOST_EVENTS = 20  # for which a workflow waits, one after the other
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,22 @@ def events_of(workflow: str) -> tuple[str, ...] | None:
     """The events that a workflow in PLAYABLE waits for; None for any other, of which nothing is known."""
     playable = PLAYABLE.get(workflow)
     return playable.events if playable else None
+
+
+def event_payloads(events: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What events of these names bring, as a workflow reads it from JSON; any other brings true. Raises UnfaithfulValue."""
+    given = (events or {}).items()
+    return {name: json.loads(to_json(one, workflow="(new)", step=f"event {name}")) for name, one in given}
+
+
+def never_came(given: Mapping[str, Any], waited_for: Iterable[str]) -> str:
+    """Which event was given a payload, and no workflow waits for it, as a part of a sentence; empty if there is none."""
+    if not (never := sorted({*given} - {*waited_for})):
+        return ""
+    return (
+        f"no workflow waits for the event {never[0]!r:.80}, which was given a payload; they wait for "
+        f"{', '.join(waited_for) or 'none'}"
+    )
 
 
 def named(workflow: str | Workflow, known: Mapping[str, Workflow]) -> tuple[str, Workflow]:

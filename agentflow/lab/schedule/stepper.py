@@ -176,6 +176,11 @@ class Stepper:
             self._played += self._created
             self._begin(chosen)
 
+    def create(self) -> None:
+        """Writes the workflows down, if the first move has not. Raises LaneError, DatabaseAway."""
+        with self._moving():
+            self._allow(Move("go", "A"))
+
     def close(self) -> None:
         """Ends the threads, processes and connections of the stepper. Raises LaneError if a step does not return."""
         self._closed = True

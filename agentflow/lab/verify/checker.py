@@ -1,7 +1,7 @@
-"""An independent checker: reads only the tables and the history of a finished laboratory, and names each row that is wrong.
+"""An independent checker: reads only the tables and the history of a laboratory, and names each row that is wrong.
 
-It uses nothing of the engine but a connection to its database, so a bug in the engine cannot hide from it. A laboratory is
-finished when nobody works in it any more: a workflow that is then neither finished nor waiting for an event is a mistake, too.
+It uses nothing of the engine but a connection to its database, so a bug in the engine cannot hide from it. A workflow that is
+neither finished nor waiting for an event is not finished: a mistake only where nobody works any more, which no row tells.
 
 Some facts are recorded in one place only, so the checker cannot verify them: a workflow's input and result, the value of a
 plain step, the state that a checkpoint names (except the last one of a waiting workflow), why something failed unless a tool
@@ -22,7 +22,7 @@ import psycopg
 
 from .action_rules import ACTION_RULES
 from .history_rules import AT_ONCE, ENDS, HISTORY_RULES, MOMENTS, Rule
-from .row_rules import ROW_RULES
+from .row_rules import ROW_RULES, UNFINISHED
 
 T = TypeVar("T")
 RULES = [*HISTORY_RULES, *ROW_RULES, *ACTION_RULES]
@@ -51,32 +51,49 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Checked:
-    """The mistakes, how many workflows there are, and a sentence for each thing that could not be looked at."""
+    """The mistakes, how many workflows there are, and a sentence for each thing that could not be looked at.
+
+    `unfinished` are workflows that somebody still works on, or could.
+    """
 
     workflows: int
     mistakes: Sequence[Mistake]
     not_observed: Sequence[str]
     most: int = 20
+    unfinished: Sequence[Mistake] = ()
 
     def __repr__(self) -> str:
-        number = len(self.mistakes)
-        most = "at least " * (self.most in Counter(one.rule for one in self.mistakes).values())
-        found = f"{most}{number} mistake{'s' * (number > 1)}" if number else "no row contradicts another"
+        found = self._counted(self.mistakes, "mistake") if self.mistakes else "no row contradicts another"
         return "\n".join(
             [
                 f"workflows: {self.workflows}, rules: {len(RULES)}: {found}.",
                 *map(str, self.mistakes),
                 *self.not_observed,
+                *self._open(),
             ]
         )
 
+    def _counted(self, found: Sequence[Mistake], noun: str) -> str:
+        most = "at least " * (self.most in Counter(one.rule for one in found).values())
+        return f"{most}{len(found)} {noun}{'s' * (len(found) > 1)}"
+
+    def _open(self) -> Iterable[str]:
+        if self.unfinished:
+            first, many = self.unfinished[0], self._counted(self.unfinished, "workflow")
+            yield (
+                f"Not finished: {many}, such as {first.row!r:.80} ({first.stands}). Their rows were checked as far as they are; "
+                "check again when nobody works any more."
+            )
+
 
 def find_mistakes(database: Connectable, *, most: int = 20) -> list[Mistake]:
-    """Returns the mistakes in the tables, at most `most` for each rule; an empty list means that all rows agree.
+    """Returns the mistakes in the tables of a laboratory where nobody works any more, at most `most` for each rule.
 
-    All rules see one snapshot. Raises what the database raises when the tables cannot be read.
+    An empty list means that all rows agree, and that all work is done. All rules see one snapshot.
+    Raises what the database raises when the tables cannot be read.
     """
-    return list(check_rows(database, most=most).mistakes)
+    found = check_rows(database, most=most)
+    return [*found.mistakes, *found.unfinished]
 
 
 def check_rows(
@@ -89,12 +106,15 @@ def check_rows(
         keep = "SELECT set_config('agentflow.told', %s, true), set_config('agentflow.asked', %s, true)"
         cursor.execute(keep, given)
         facts = cursor.execute(_FACTS.encode()).fetchone() or {}
-        mistakes = [
-            Mistake(rule.name, row["table"], row["row"], str(row["stands"]), str(row["should"]))
-            for rule in RULES
-            for row in cursor.execute(_limited(rule, most).encode())
-        ]
-        return Checked(facts["workflows"], mistakes, list(_not_observed(facts)), most)
+
+        def mistakes(*rules: Rule) -> list[Mistake]:
+            return [
+                Mistake(rule.name, row["table"], row["row"], str(row["stands"]), str(row["should"]))
+                for rule in rules
+                for row in cursor.execute(_limited(rule, most).encode())
+            ]
+
+        return Checked(facts["workflows"], mistakes(*RULES), list(_not_observed(facts)), most, mistakes(UNFINISHED))
 
     return database.snapshot(read, *_SETTINGS)
 

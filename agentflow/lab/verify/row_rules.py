@@ -6,10 +6,21 @@ from .history_rules import AT_ONCE, ENDS, MOMENTS, PROGRESS, STEADY, Rule, misco
 
 _REQUEUED = "EXISTS (SELECT FROM history AS r WHERE r.workflow_id = {id} AND r.event = 'workflow_requeued')"
 
+UNFINISHED = Rule(
+    "the work is done",
+    "Where nobody works any more, a workflow is finished or waits for an event; a ready one was lost.",
+    """
+SELECT 'workflows', id, 'status ready, held by ' || coalesce(lease_owner, 'nobody'), 'waiting, or an end'
+FROM workflows
+WHERE status = 'ready'
+ORDER BY created_at, id""",
+)
+"""What is a mistake in a finished laboratory alone: work that still runs, or could, contradicts nothing."""
+
 ROW_RULES = [
     Rule(
         "the status is the history's",
-        "A finished workflow ended as its last such entry says; an open one waits for an event, or nobody would work on it.",
+        "A finished workflow ended as its last such entry says, and an open one has not ended since it was requeued.",
         f"""
 WITH ends AS (
     SELECT DISTINCT ON (workflow_id) workflow_id, event
@@ -19,11 +30,11 @@ WITH ends AS (
 )
 SELECT 'workflows', id,
        'status ' || status,
-       CASE WHEN event IS NULL OR event = 'workflow_requeued' THEN 'waiting, or an end with its entry'
+       CASE WHEN event IS NULL OR event = 'workflow_requeued' THEN 'open, or an end with its entry'
             ELSE 'status ' || substr(event, 10) END
 FROM workflows LEFT JOIN ends ON workflow_id = id
-WHERE status <> 'waiting' AND coalesce(event, '') <> 'workflow_' || status
-   OR status = 'waiting' AND coalesce(event, 'workflow_requeued') <> 'workflow_requeued'
+WHERE status NOT IN ('ready', 'waiting') AND coalesce(event, '') <> 'workflow_' || status
+   OR status IN ('ready', 'waiting') AND coalesce(event, 'workflow_requeued') <> 'workflow_requeued'
 UNION ALL
 SELECT 'workflows', id,
        'state ' || state, 'state ' || upper(status)

@@ -33,7 +33,7 @@ from agentflow.lab.schedule.stepper import Stepper
 from tests.conftest import rows
 from tests.support import chromium
 from tests.support.helpers import database_of_its_own, eventually
-from tests.support.lane_workflows import mute, never, trip
+from tests.support.lane_workflows import approved, declines, for_ever, mute, trip
 from tests.support.programs import ROOT, environment, running
 from tests.support.signals import INTERRUPTED, interrupt
 
@@ -647,8 +647,38 @@ def test_what_an_own_tool_did_is_not_observed_and_no_cell_is_green(url: str) -> 
 
 def test_a_workflow_that_does_not_complete_undisturbed_is_refused_before_a_kill(url: str) -> None:
     for workflow, value, said in (
-        (never, "x", "waits for the event 'x'"),
+        (for_ever, "x", "waits for the event 'event-20'"),
         (trip, {"actions": None}, "fails: ValueError: no such trip"),
     ):
         with pytest.raises(AgentFlowError, match=f"{said}.*Nothing was killed"):
             atlas(url, workflow=workflow, inputs=[value])
+
+
+def test_events_are_there_a_refusal_is_no_effect_and_a_lost_result_has_no_prediction(url: str) -> None:
+    where = ("before acknowledge card", "after tool cash", "after acknowledge cash")
+    columns = [guards for guards in GUARD_SETS if guards.name in (NO_KEY, ACKNOWLEDGES, NAIVE)]
+    given: Any = {
+        "workflow": approved,
+        "inputs": ["x"],
+        "asked": [declines],
+        "guard_sets": columns,
+        "boundaries": where,
+    }
+    found = atlas(url, **given, events={"approval": {"by": "Ada"}})
+    assert found.problems == []
+    assert {(cell.guards, cell.boundary): cell.effects for cell in found if cell.guards != ACKNOWLEDGES} == {
+        (NO_KEY, "before acknowledge card"): 1, (NO_KEY, "after tool cash"): 2, (NO_KEY, "after acknowledge cash"): 1,
+        (NAIVE, "before acknowledge card"): None, (NAIVE, "after tool cash"): 2, (NAIVE, "after acknowledge cash"): None,
+    }  # fmt: skip
+    (note,) = found.notes()
+    assert note.startswith("No prediction: acknowledge before the tool loses what the tool answered") and note in repr(
+        found
+    )
+    with pytest.raises(
+        AgentFlowError, match=r"it fails: TypeError: 'bool' object is not subscriptable.*Nothing was killed"
+    ):
+        atlas(url, **given)
+    with pytest.raises(
+        AgentFlowError, match=r"no workflow waits for the event 'approve', .* they wait for approval\. Nothing"
+    ):
+        atlas(url, **given, events={"approve": 1, "approval": {"by": "Ada"}})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from agentflow import Engine
 from agentflow.errors import AgentFlowError
+from agentflow.lab.history.sentences import sentences
 from agentflow.lab.laboratory import processes
-from agentflow.lab.notebook.live_api import live_api
+from agentflow.lab.notebook.live_api import live_api, live_worker
+from tests.support.helpers import eventually
 
 
 def _listens(url: str) -> bool:
@@ -61,3 +64,21 @@ def test_requests_that_are_sent_together_are_all_answered_and_claim_rows_of_thei
         answers = api.post_together("/workers/web-1/run-once", "/workers/web-2/run-once")
     assert answers == [{"worked": True}, {"worked": True}]
     assert engine.reliability_metrics()["workflows_completed"] == 2
+
+
+SLOW = "import time\n\n\ndef slow(run, seconds):\n    run.step('slow', lambda: time.sleep(seconds))\n"
+
+
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_a_worker_that_was_killed_at_work_has_its_kill_in_the_history_and_an_idle_one_has_none(
+    engine: Engine, tmp_path: Path, seconds: int
+) -> None:
+    (tmp_path / "naps.py").write_text(SLOW)
+    engine.create_workflow(seconds, name="slow", workflow_id="nap")
+    with live_worker(engine, str(tmp_path), "--name", "A", "--workflow", "naps:slow") as worker:
+        at_work = "workflow_claimed" if seconds else "workflow_completed"
+        eventually(lambda: engine.history("nap")[-1]["event"] == at_work)
+        worker.kill()
+    killed = [one for one in engine.history("nap") if one["event"] == "worker_killed"]
+    assert [(one["worker"].partition(".")[0], one["fence_token"]) for one in killed] == ([("A", 1)] if seconds else [])
+    assert ("A is killed (SIGKILL)" in sentences(engine.history("nap"))[-1]) == bool(seconds)

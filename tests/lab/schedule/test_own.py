@@ -16,6 +16,7 @@ from agentflow.lab.schedule.grammar import Setting
 from agentflow.lab.schedule.play import play, read_line
 from agentflow.lab.schedule.presets import inputs_for
 from agentflow.lab.schedule.stepper import Stepper
+from tests.support.lane_workflows import cautious, declines
 
 LINE = "A*4 A! expire B*"
 
@@ -138,3 +139,12 @@ def test_play_says_why_a_workflow_is_unfinished_and_what_was_not_observed(url: s
         one for one in blind.problems if one.startswith("What a tool of your own did is not observed: let it tell")
     )
     assert "name it, also if only a side effect does (--tool MODULE:ATTRIBUTE, or engine.asked = (tool,))" in said
+
+
+def test_a_recorded_refusal_is_called_by_its_name_in_words_and_picture(url: str) -> None:
+    own = {"cautious": cautious}
+    played = play(url, read_line("A*", "cautious", own=own, inputs=[1]), workflows=own, asked=[declines], inputs=[1])
+    assert played.problems == ()
+    said = "\n".join(played.capsule.lines())
+    assert "A commits the tool's refusal of card with token 1" in said and "acknowledge card" not in said
+    assert ">refusal</text>" in played.capsule.picture().svg

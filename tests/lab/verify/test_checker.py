@@ -15,7 +15,8 @@ from sqlalchemy import text
 from agentflow import Database, Engine
 from agentflow.lab.crashes.soak import soak
 from agentflow.lab.verify import action_rules, checker, history_rules, row_rules
-from agentflow.lab.verify.checker import RULES, Mistake, find_mistakes
+from agentflow.lab.verify.checker import RULES, Mistake, check_rows, find_mistakes
+from agentflow.lab.verify.row_rules import UNFINISHED
 from tests.conftest import drop
 from tests.support.planted import PLANTED, Planted, finished_laboratory, plant
 
@@ -42,7 +43,7 @@ def test_the_checker_finds_each_planted_fault_and_names_its_row(finished: Engine
 
 
 def test_every_rule_has_a_planted_fault() -> None:
-    assert {planted.rule for planted in PLANTED} == {rule.name for rule in RULES}
+    assert {planted.rule for planted in PLANTED} == {rule.name for rule in [*RULES, UNFINISHED]}
     assert len({planted.name for planted in PLANTED}) >= 15
 
 
@@ -100,6 +101,19 @@ def test_a_workflow_that_was_requeued_can_end_again_and_then_has_ended(finished:
     assert [(fault.rule, fault.table) for fault in find_mistakes(finished.database)] == [
         ("an end is an end", "history")
     ]
+
+
+def test_work_that_still_runs_is_not_finished_and_no_mistake(finished: Engine) -> None:
+    finished.create_workflow("login", workflow_id="running")
+    claim = finished.claim_workflow("R.1", 60)
+    assert claim and claim.workflow_id == "running"
+    found = check_rows(finished.database)
+    assert (found.mistakes, [one.row for one in found.unfinished]) == ([], ["running"])
+    assert "no row contradicts another." in repr(found)
+    assert "Not finished: 1 workflow, such as 'running' (status ready, held by R.1)." in repr(found)
+    plant(finished, "UPDATE {s}.workflows SET status = 'ready', result = NULL, finished_at = NULL, completed_at = NULL "
+          "WHERE id = 'approved'")  # fmt: skip
+    assert "approved" in [one.row for one in check_rows(finished.database).mistakes]
 
 
 def test_the_checker_knows_nothing_of_the_engine() -> None:
