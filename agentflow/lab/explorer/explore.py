@@ -42,7 +42,8 @@ from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run
 from .report import Exploration, Finding
 from .search import Bounds, Graph, Rules
 from .trace import finding, what_comes
-from .transitions import EndedAs, World
+from .transitions import World
+from .way import EndedAs
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
@@ -202,7 +203,7 @@ def _explored_here(
         reached.deadline = math.inf
         findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
-        hidden = "" if findings or graph.stopped else own.hidden()
+        hidden = "" if findings or graph.stopped else own.hidden() or graph.rules.world.memory.changed()
     finally:
         cache.close()
         own.put_back()
@@ -247,7 +248,7 @@ def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[
             _await(world, plan.brings)
             if first == own.first():
                 break
-        world.expected = world.outcomes(world.finished(world.first))
+        world.expect(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
         raise ExplorerError(_and_fix_it(f"{UNDISTURBED}{wrong}")) from wrong
