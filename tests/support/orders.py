@@ -59,7 +59,12 @@ def from_memory(run: Any, given: Any) -> Any:
     return run.side_effect("charge", key="charge", arguments=PRICES.get("total", 0))
 
 
-def meant_to_fail(run: Any, given: Any) -> Any:
+def raises_after_its_payment(run: Any, given: Any) -> Any:
     """Pays, and fails."""
     run.side_effect("pay", key="pay")
     raise KeyError("paid")
+
+
+def steps_fail(run: Any, given: Any) -> Any:
+    """Its step cannot succeed."""
+    return run.step("divide", lambda: 1 / 0)

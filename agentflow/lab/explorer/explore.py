@@ -34,6 +34,7 @@ from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import REQUESTS, events_of, inputs_for, named
 from ..verify.invariants import Invariant
+from .another_process import asked_elsewhere
 from .answer_cache import AnswerCache
 from .exchange import Exchange
 from .own_code import OwnCode
@@ -127,9 +128,9 @@ def explore(
         own = OwnCode(reached, made)
         with progress_bar(" states", progress) as show, _put_back(own, made):
             try:
-                return run_apart(
-                    partial(_explored_here, plan, made, given, own), reached, show, found.append, STUCK_SECONDS
-                )
+                work = partial(_explored_here, plan, made, given, own)
+                told = run_apart(work, reached, show, found.append, STUCK_SECONDS)
+                return _elsewhere(told, functions[name])
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached, found)
@@ -184,6 +185,14 @@ class _Plan:
             reached.rows, findings, graph.stopped if graph else "the time limit", graph, ends,
             graph.rules.world.events if graph else (), uncertified or doubt, about.strip(), self.reduce, ran, self.own,
         )  # fmt: skip
+
+
+def _elsewhere(found: Exploration, function: Workflow) -> Exploration:
+    """The result, also of what other processes ask for, if all is well here and the workflow is one's own."""
+    if not found.own or not found.ok or not found.graph:
+        return found
+    doubt, said = asked_elsewhere(function, tuple(found.graph.rules.world.ways.ended))
+    return replace(found, uncertified=doubt, elsewhere=said)
 
 
 def _explored_here(

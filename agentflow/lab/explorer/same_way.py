@@ -25,7 +25,9 @@ from .way import Call, Ended, EndedAs, Told, Way, handed_on, plain, told_apart, 
 SPENT: EndedAs = ("failed", "CrashBudgetSpent")
 _REFUSED = "refused"  # as a text, no JSON value is
 _MOST = 64  # combinations of first answers that are tried for one end
-_SENTENCE = "A fault changes no way: a workflow that ends has planned and returned what an undisturbed run plans and returns."
+_SENTENCE = (
+    "A fault changes no way: a workflow that ends has planned and returned what an undisturbed run plans and returns."
+)
 
 
 class Ways:
@@ -81,9 +83,7 @@ class Ways:
             with self._alone():
                 told = Told(ended.workflow, [instead.get(one, one) for one in ended.calls])
                 would = way_told(self._function, ended, told)
-            changed = [
-                (one.value, was.value) for was, one in instead.items() if one.value and was.value and one != was
-            ]
+            changed = [(one.value, was.value) for was, one in instead.items() if one.value and was.value and one != was]
             if would.result != did.result:
                 would = Way(would.end, would.planned, handed_on(would.result, changed))
             if would == did:

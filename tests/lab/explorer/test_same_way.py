@@ -12,13 +12,12 @@ import pytest
 from agentflow import Database, Engine, StepFailed, ToolRefused
 from agentflow.lab.explorer.explore import explore
 from agentflow.lab.explorer.report import Exploration
-from agentflow.lab.schedule.grammar import Schedule
 from agentflow.lab.schedule.stepper import Stepper
 from agentflow.model import ToolCall
 from tests.lab.explorer.test_own_code import Provider
 
 WAY = "a fault changes no way"
-TINY = {"crashes": 1, "expiries": 1, "lost_replies": 1}
+TINY = {"crashes": 0, "expiries": 1, "lost_replies": 0}
 
 
 class Says(Provider):
@@ -36,9 +35,9 @@ class RefusesAgain(Says):
 
     def __call__(self, call: ToolCall) -> Any:
         answer = super().__call__(call)
-        if not answer["new"]:
+        if not answer["new"] and call.action == "charge":
             raise ToolRefused("done before")
-        return "charged"
+        return answer
 
 
 def ships_if_new(run: Any, given: Any) -> Any:
@@ -65,6 +64,10 @@ def ignores_it(run: Any, given: Any) -> Any:
     told = run.side_effect("charge", key="charge")
     run.step("log", lambda: told) if told["new"] else None
     return run.side_effect("ship", key="ship")["number"] > 0
+
+
+def numbered(run: Any, given: Any) -> Any:
+    return run.side_effect("charge", key="charge")["number"]
 
 
 def by_chance(run: Any, given: Any) -> Any:
@@ -112,24 +115,22 @@ def explored(url: str) -> Iterator[Callable[..., Exploration]]:
 
 
 @pytest.mark.parametrize(
-    ("function", "tool", "guilty"),
+    ("function", "tool", "guilty", "moves"),
     [
-        (ships_if_new, Says, "has planned 'charge'; undisturbed it plans 'charge', 'ship'"),
-        (ships_what_it_is_told, Says, "has planned 'ship' ('ship') with \"see before\"; undisturbed with \""),
-        (returns_by_it, Says, 'returns "again"; undisturbed it returns "first"'),
-        (pays_back_if_refused, RefusesAgain, "has planned 'apologize', 'charge'; undisturbed it plans 'charge'"),
+        (ships_if_new, Says, "has planned 'charge'; undisturbed it plans 'charge', 'ship'", "A*3 expire B*4"),
+        (ships_what_it_is_told, Says, "has planned 'ship' ('ship') with \"see before\"; undisturbed with \"", "A*3 expire B*7"),
+        (returns_by_it, Says, 'returns "again"; undisturbed it returns "first"', "A*3 expire B*4"),
+        (pays_back_if_refused, RefusesAgain, "has planned 'apologize', 'charge'; undisturbed it plans 'charge'", "A*3 expire B*7"),
     ],
 )  # fmt: skip
 def test_a_workflow_that_goes_another_way_when_its_tool_is_asked_again_is_found(
-    explored: Any, function: Any, tool: Any, guilty: str
+    explored: Any, function: Any, tool: Any, guilty: str, moves: str
 ) -> None:
     found = explored(function, tool=tool())
     (finding,) = found.findings
     assert (found.verdict, finding.invariant) == ("harm", WAY) and guilty in finding.guilty, found
     assert finding.sentence.startswith("A fault changes no way: ")
-    moves = 3 + 2 * (function is not returns_by_it)
-    shorter = explored(function, tool=tool(), moves=finding.moves - 1)
-    assert not shorter.findings and finding.moves >= moves
+    assert finding.line.partition(" ")[2] == moves
 
 
 def test_the_schedule_of_the_finding_ends_so_on_lanes_too(engine: Engine, url: str) -> None:
@@ -146,7 +147,7 @@ def test_the_schedule_of_the_finding_ends_so_on_lanes_too(engine: Engine, url: s
     ("function", "options"),
     [
         (hands_on, {}), (ignores_it, {}), (by_chance, {}), (makes_up_for_it, {"expect": "failed"}),
-        (ships_what_it_is_told, {"workflows": 2, "crashes": 0, "expiries": 0, "lost_replies": 0}),
+        (numbered, {"workflows": 2, "expiries": 0}),
     ],
 )  # fmt: skip
 def test_what_differs_for_another_reason_than_a_fault_is_no_finding(
@@ -155,20 +156,16 @@ def test_what_differs_for_another_reason_than_a_fault_is_no_finding(
     """A reply that is handed on, what a step drew, a refusal, and the numbers that another order took first."""
     found = explored(function, tool=Says(), **options)
     assert found.ok, found
-    assert explored(function, tool=Says(), reduce=False, **options).ends == found.ends
 
 
 def test_an_event_s_payload_and_a_model_that_answers_differently_may_lead_another_way(engine: Engine) -> None:
-    small = {"crashes": 1, "expiries": 1, "lost_replies": 0}
-    assert explore(engine, workflow="approval_agent", payloads=2, **small).ok
-
     def as_told(run: Any, given: Any) -> Any:
         told = run.wait_for_event("wait", "number")
         return run.side_effect("charge", key="charge", arguments=told) if told == 2 else told
 
     own = Engine(engine.database, workflows={"as_told": as_told})
-    assert explore(own, workflow="as_told", payloads=3, **small).ok
-    assert explore(engine, model="varying", **small).ok
+    assert explore(own, workflow="as_told", payloads=3, **TINY).ok
+    assert explore(engine, model="varying", **TINY).ok
 
 
 class Skips(Engine):
