@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,34 @@ def from_memory(run: Any, given: Any) -> Any:
     """What a step found is kept beside the record."""
     run.step("look", lambda: PRICES.update(total=300))
     return run.side_effect("charge", key="charge", arguments=PRICES.get("total", 0))
+
+
+def ships_if_new(run: Any, given: Any) -> Any:
+    """Ships only if its tool says that the charge is new."""
+    if run.side_effect("charge", key="charge", arguments=given) == "new":
+        run.side_effect("ship", key="ship", arguments=given)
+
+
+def keeps_keys(call: Any) -> str:
+    """A tool with a file for each key in the folder that is its argument."""
+    try:
+        Path(call.arguments, str(call.idempotency_key)).touch(exist_ok=False)
+    except FileExistsError:
+        return "again"
+    return "new"
+
+
+def meets_another(run: Any, given: Any) -> Any:
+    """A step writes what this process makes of hash(), and waits until another process has written, too."""
+
+    def meet() -> int:
+        folder = Path(given)
+        (folder / str(os.getpid())).write_text(str(hash("order-7")))
+        while len([*folder.iterdir()]) < 2:
+            threading.Event().wait(0.01)
+        return 1
+
+    return run.step("meet", meet)
 
 
 def raises_after_its_payment(run: Any, given: Any) -> Any:

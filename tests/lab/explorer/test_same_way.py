@@ -94,7 +94,7 @@ def refuses(call: ToolCall) -> Any:
     raise ToolRefused("no such street")
 
 
-def pays_back_if_refused(run: Any, given: Any) -> Any:
+def sorry_if_refused(run: Any, given: Any) -> Any:
     try:
         run.side_effect("charge", key="charge")
     except StepFailed:
@@ -120,7 +120,7 @@ def explored(url: str) -> Iterator[Callable[..., Exploration]]:
         (ships_if_new, Says, "has planned 'charge'; undisturbed it plans 'charge', 'ship'", "A*3 expire B*4"),
         (ships_what_it_is_told, Says, "has planned 'ship' ('ship') with \"see before\"; undisturbed with \"", "A*3 expire B*7"),
         (returns_by_it, Says, 'returns "again"; undisturbed it returns "first"', "A*3 expire B*4"),
-        (pays_back_if_refused, RefusesAgain, "has planned 'apologize', 'charge'; undisturbed it plans 'charge'", "A*3 expire B*7"),
+        (sorry_if_refused, RefusesAgain, "has planned 'apologize', 'charge'; undisturbed it plans 'charge'", "A*3 expire B*7"),
     ],
 )  # fmt: skip
 def test_a_workflow_that_goes_another_way_when_its_tool_is_asked_again_is_found(
