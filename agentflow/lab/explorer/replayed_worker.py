@@ -231,14 +231,6 @@ class Player:
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
 
-    @contextmanager
-    def apart(self, function: Workflow) -> Iterator[None]:
-        """Meanwhile the function runs outside a play, on tools in their first states."""
-        with self.progress.in_code(f"{self.where()}asked for its undisturbed way, the function went wrong: "):
-            self.own.put(())
-            yield
-            self.own.put_back()
-
     def _whose(self) -> str:
         """Whose chance it is: a claim's, and in that each step's own, so that none depends on which steps run."""
         return (self._claimed or self._name) + (f", step {self._inside}" if self._inside else "")

@@ -36,8 +36,8 @@ class Ways:
     `ended` has each distinct end that was judged.
     """
 
-    def __init__(self, function: Workflow, own: OwnCode, alone: Callable[[], Any]) -> None:
-        self._function, self._own, self._alone = function, own, alone
+    def __init__(self, function: Workflow, own: OwnCode, where: Callable[[], str]) -> None:
+        self._function, self._own, self._where = function, own, where
         self._first: dict[tuple[str, str, str], dict[str, None]] = {}  # answers to (workflow, action, arguments)
         self._undisturbed: dict[str, Way] = {}
         self.ended: dict[Ended, str] = {}
@@ -73,16 +73,14 @@ class Ways:
 
     def _judged(self, ended: Ended) -> str:
         """What is wrong with this end; empty if nothing is."""
-        did, none = ended.way, [*self._undisturbed] == []
-        if none or did == self._undisturbed.get(ended.workflow):
+        did = ended.way
+        if not self._undisturbed or did == self._undisturbed.get(ended.workflow):
             return ""
         said = ""
         asked = [one for one in ended.calls if one.kind == "side_effect"]
         for chosen in islice(product(*(self._answers(ended, one) for one in asked)), _MOST):
             instead = dict(zip(asked, chosen, strict=True))
-            with self._alone():
-                told = Told(ended.workflow, [instead.get(one, one) for one in ended.calls])
-                would = way_told(self._function, ended, told)
+            would = self._way([instead.get(one, one) for one in ended.calls], ended)
             changed = [(one.value, was.value) for was, one in instead.items() if one.value and was.value and one != was]
             if would.result != did.result:
                 would = Way(would.end, would.planned, handed_on(would.result, changed))
@@ -90,6 +88,15 @@ class Ways:
                 return ""
             said = said or told_apart(did, would)
         return said
+
+    def _way(self, calls: list[Call], ended: Ended) -> Way:
+        """The function's way with these answers. A step without an answer runs, on tools in their first states."""
+        with self._own.progress.in_code(f"{self._where()}asked for its undisturbed way, the function went wrong: "):
+            self._own.put((), afresh=True)
+            try:
+                return way_told(self._function, ended, Told(ended.workflow, calls))
+            finally:
+                self._own.put((), afresh=True)
 
     def _answers(self, ended: Ended, call: Call) -> list[Call]:
         """The call with each answer that it may have: its own, if a first call may get that, or else all that one may get."""

@@ -64,7 +64,7 @@ class World:
         function = engine.workflows[setting.workflow]
         self.memory = ProcessMemory(None if function is WORKFLOWS.get(setting.workflow) else function)
         self.own, self.player = own, Player(engine, own, where, self.memory)
-        self.ways = Ways(function, own, lambda: self.player.apart(function))
+        self.ways = Ways(function, own, where)
         self.invariants = (*INVARIANTS.values(), self.ways.invariant, *invariants)
         self.cache, self.setting = cache, setting
         prefix = "explored-" if own.first() else ""  # such a tool may remember a request-1 that was played
