@@ -249,9 +249,7 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
 def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], own: OwnCode) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     try:
-        for (
-            _
-        ) in "12":  # a tool that only a side effect names is met on the way, and its state belongs to the first rows
+        for _ in range(2):  # a tool that only a side effect names is met on the way; its state is in the first rows
             first = own.first()
             world = World(cache, engine, plan.setting, inputs, own, lambda: UNDISTURBED, plan.invariants)
             _await(world, plan.brings)
