@@ -34,6 +34,7 @@ class ProcessMemory:
         code = function if hasattr(function, "__globals__") else vars(type(function)).get("__call__")
         self._variables: dict[str, Any] = getattr(code, "__globals__", {})
         self._before, self._changed = {}, {}
+        self.watches = bool(self._variables)
 
     @contextmanager
     def watched(self, own: OwnCode) -> Iterator[None]:
