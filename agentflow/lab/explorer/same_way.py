@@ -72,9 +72,9 @@ class Ways:
                     yield Guilty("workflows", row["id"], self.ended[ended])
 
     def _judged(self, ended: Ended) -> str:
-        """What is wrong with this end; empty if nothing is."""
-        did = ended.way
-        if not self._undisturbed or did == self._undisturbed.get(ended.workflow):
+        """What is wrong with this end; empty if nothing is. Whether it may end so at all, "no workflow is stuck" says."""
+        did, undisturbed = ended.way, self._undisturbed.get(ended.workflow)
+        if undisturbed is None or did == undisturbed or did.end != undisturbed.end:
             return ""
         said = ""
         asked = [one for one in ended.calls if one.kind == "side_effect"]
