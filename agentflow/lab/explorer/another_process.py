@@ -22,17 +22,17 @@ from weakref import WeakKeyDictionary
 from ...run import Workflow
 from ..history.words import brief
 from .own_process import shown
-from .way import Ended, another_way
+from .way import FoundEnd, another_way
 
 SEEDS = ("1", "2", "3")
 SECONDS = 20  # in which another process answers
 MOST = 100  # ends of which it is asked
 _HERE = "agentflow.lab.explorer.another_process"
 _START = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {_HERE} import main; main()"
-_known: WeakKeyDictionary[Any, dict[tuple[Ended, ...], tuple[str, str]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[tuple[FoundEnd, ...], tuple[str, str]]] = WeakKeyDictionary()
 
 
-def asked_elsewhere(function: Workflow, ended: tuple[Ended, ...]) -> tuple[str, str]:
+def asked_elsewhere(function: Workflow, ended: tuple[FoundEnd, ...]) -> tuple[str, str]:
     """Why the ends are not certified, as a sentence (empty: other processes ask for the same); and what is to be said of it."""
     named = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     try:

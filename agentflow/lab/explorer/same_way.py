@@ -20,7 +20,7 @@ from ..verify.invariants import Guilty, Transition
 from ..verify.snapshot import Rows
 from .own_code import OwnCode
 from .own_invariant import HereOnly
-from .way import Call, Ended, EndedAs, Told, Way, handed_on, plain, told_apart, way_told, whose_chance
+from .way import AnswersTold, EndedAs, FoundEnd, RecordedCall, Way, handed_on, plain, told_apart, way_told, whose_chance
 
 SPENT: EndedAs = ("failed", "CrashBudgetSpent")
 _REFUSED = "refused"  # as a text, no JSON value is
@@ -40,7 +40,7 @@ class Ways:
         self._function, self._own, self._where = function, own, where
         self._first: dict[tuple[str, str, str], dict[str, None]] = {}  # answers to (workflow, action, arguments)
         self._undisturbed: dict[str, Way] = {}
-        self.ended: dict[Ended, str] = {}
+        self.ended: dict[FoundEnd, str] = {}
         self.invariant = HereOnly("a fault changes no way", "harm", _SENTENCE, self._check)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Ways:
                 if self.ended[ended]:
                     yield Guilty("workflows", row["id"], self.ended[ended])
 
-    def _judged(self, ended: Ended) -> str:
+    def _judged(self, ended: FoundEnd) -> str:
         """What is wrong with this end; empty if nothing is. Whether it may end so at all, "no workflow is stuck" says."""
         did, undisturbed = ended.way, self._undisturbed.get(ended.workflow)
         if undisturbed is None or did == undisturbed or did.end != undisturbed.end:
@@ -89,16 +89,16 @@ class Ways:
             said = said or told_apart(did, would)
         return said
 
-    def _way(self, calls: list[Call], ended: Ended) -> Way:
+    def _way(self, calls: list[RecordedCall], ended: FoundEnd) -> Way:
         """The function's way with these answers. A step without an answer runs, on tools in their first states."""
         with self._own.progress.in_code(f"{self._where()}asked for its undisturbed way, the function went wrong: "):
             self._own.put((), afresh=True)
             try:
-                return way_told(self._function, ended, Told(ended.workflow, calls))
+                return way_told(self._function, ended, AnswersTold(ended.workflow, calls))
             finally:
                 self._own.put((), afresh=True)
 
-    def _answers(self, ended: Ended, call: Call) -> list[Call]:
+    def _answers(self, ended: FoundEnd, call: RecordedCall) -> list[RecordedCall]:
         """The call with each answer that it may have: its own, if a first call may get that, or else all that one may get."""
         first = self._first.get((ended.workflow, call.name, call.arguments), {})
         own = _REFUSED if call.value is None else _as_json(json.loads(call.value))
@@ -112,12 +112,12 @@ def _as_json(value: Any) -> str:
         return _REFUSED  # it will not be recorded
 
 
-def _answering(call: Call, said: str) -> Call:
+def _answering(call: RecordedCall, said: str) -> RecordedCall:
     value, error = (None, plain({"type": "ToolRefused", "message": ""})) if said == _REFUSED else (said, None)
-    return Call(call.kind, call.step_id, call.name, call.arguments, value, error)
+    return RecordedCall(call.kind, call.step_id, call.name, call.arguments, value, error)
 
 
-def as_ended(rows: Rows, row: DictRow) -> Ended | None:
+def as_ended(rows: Rows, row: DictRow) -> FoundEnd | None:
     """The end of this workflow, if it has ended by itself."""
     end = row["status"], json.loads(row["error"] or "{}").get("type", "") if row["status"] == "failed" else ""
     if row["status"] not in ("completed", "failed") or end == SPENT:
@@ -128,7 +128,7 @@ def as_ended(rows: Rows, row: DictRow) -> Ended | None:
         intent = intents.get(step["step_id"]) if step["kind"] == "side_effect" else None
         name = intent["action"] if intent else step["waited_for"] or ""
         arguments = plain(json.loads(intent["arguments"])) if intent else "null"
-        calls.append(Call(step["kind"], step["step_id"], name, arguments, step["value"], step["error"]))
+        calls.append(RecordedCall(step["kind"], step["step_id"], name, arguments, step["value"], step["error"]))
     planned = sorted((key, one["action"], plain(json.loads(one["arguments"]))) for key, one in intents.items())
     way = Way(end, tuple(planned), plain(json.loads(row["result"] or "null")))
-    return Ended(row["id"], row["input"], whose_chance(row["id"], row["fence_token"]), tuple(calls), way)
+    return FoundEnd(row["id"], row["input"], whose_chance(row["id"], row["fence_token"]), tuple(calls), way)

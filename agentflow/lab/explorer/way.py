@@ -26,7 +26,7 @@ EndedAs = tuple[str, str]  # of a workflow: its status, and the type of the erro
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """A recorded call of a run: what it asked for, and the answer, as JSON texts. `name` is its action, or its event."""
 
     kind: str
@@ -56,13 +56,13 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FoundEnd:
     """A workflow that has ended: its id, its input, whose chance its last claim had, its calls in order, and its way."""
 
     workflow: str
     given: str
     chance: str
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
     way: Way
 
 
@@ -80,10 +80,10 @@ class Otherwise(BaseException):
     """The function asks for what has no answer: it has gone another way."""
 
 
-class Told:
+class AnswersTold:
     """A run's journal that answers what is recorded, and takes down what is planned. A step without an answer runs."""
 
-    def __init__(self, workflow_id: str, calls: Sequence[Call]) -> None:
+    def __init__(self, workflow_id: str, calls: Sequence[RecordedCall]) -> None:
         self.workflow_id, self.planned = workflow_id, set[tuple[str, str, str]]()
         self._recorded: Mapping[tuple[str, str], Checkpoint] = {
             (one.kind, one.step_id): one.as_recorded() for one in calls
@@ -115,16 +115,16 @@ class Told:
         """What was recorded need not be asked for."""
 
 
-class Compared(Told):
+class Compared(AnswersTold):
     """Answers what is recorded as long as the function asks for just that, in its order; `other` says what it asked instead."""
 
-    def __init__(self, workflow_id: str, calls: Sequence[Call]) -> None:
+    def __init__(self, workflow_id: str, calls: Sequence[RecordedCall]) -> None:
         super().__init__(workflow_id, calls)
         self._left, self.other = list(calls), ""
 
     def replay(self, kind: str, step_id: str, action: str = "", arguments: Any = None) -> Checkpoint | None:
         """The recorded answer. Raises Otherwise if another call is recorded there."""
-        asked = Call(kind, step_id, action, plain(arguments) if kind == "side_effect" else "null", None, None)
+        asked = RecordedCall(kind, step_id, action, plain(arguments) if kind == "side_effect" else "null", None, None)
         there = self._left.pop(0) if self._left else None
         if there is None or str(asked) != str(there):
             self.other = f"asks for {asked} where this one asked for {there or 'nothing more'}"
@@ -138,7 +138,7 @@ class Compared(Told):
             raise Otherwise
 
 
-def way_told(function: Workflow, ended: Ended, journal: Told) -> Way:
+def way_told(function: Workflow, ended: FoundEnd, journal: AnswersTold) -> Way:
     """The way that the function goes with the journal's answers, with the chance of the claim that ended."""
     run, result, end = DurableRunner(ended.workflow, journal), "null", ("completed", "")
     with repeatable_chance(lambda: ended.chance):
@@ -160,7 +160,7 @@ def way_told(function: Workflow, ended: Ended, journal: Told) -> Way:
     return Way(end, tuple(sorted(journal.planned)), result)
 
 
-def another_way(function: Workflow, ended: Ended) -> str:
+def another_way(function: Workflow, ended: FoundEnd) -> str:
     """What the function asks for here instead of what it asked for where it ended, in words; empty if it is the same."""
     way = way_told(function, ended, journal := Compared(ended.workflow, ended.calls))
     if journal.other or way == ended.way:
