@@ -33,18 +33,20 @@ from ...transactions import Transactions
 from ...values import to_json
 from ...worker import new_identity
 from ..history.faults import FAULTS
-from ..laboratory.processes import ended, kill, start
+from ..laboratory.processes import ended, kill, start, start_anew
 from ..laboratory.scratch_schema import new_name, own_schema
 from ..notebook.progress import progress_bar
 from ..notebook.tables import query
 from ..schedule.presets import MOST_EVENTS, event_payloads, named, never_came
 from .crash_at import kill_here
 from .kill_plan import GAP, KillPlan, is_fatal, label, plan_kills
+from .other_ways import other_ways
 from .soak_report import SoakReport
 
 _PARTS = ("detect", "claim", "replay", "re_execute", "span")
 _KILL = FAULTS["kill"].event
 _BATCH = 100
+_OWN_SEEDS = 2  # workers that are no copies of one process, so that hash() and the order of a set are their own
 _AHEAD = 400  # unfinished workflows in the queue, at most
 _T = TypeVar("_T")
 
@@ -103,7 +105,7 @@ def soak(
         settings = SoakSettings(url, database.schema, seed, plan, lease_seconds, make)
         began = time.monotonic()
         run = _Soak(database, settings, workers, total, random.Random(seed))
-        run.name, run.prefix = name, f"{database.schema}." * bool(tool or asked or own)
+        run.name, run.own, run.prefix = name, bool(own), f"{database.schema}." * bool(tool or asked or own)
         run.engine.asked, run.brings = (*asked,), brings
         run.carry((json.loads(line) for line in spool), kills, random_kills, stall_seconds, progress)
         return run.report(kills, random_kills, time.monotonic() - began)
@@ -161,7 +163,7 @@ def _request(workflow_id: str) -> int:
 class _Soak:
     """One soak while it runs: it feeds the queue, replaces dead workers, and chooses random victims."""
 
-    name, prefix = DEFAULT_WORKFLOW, ""
+    name, prefix, own, started = DEFAULT_WORKFLOW, "", False, 0
 
     def __init__(
         self, database: Database, settings: SoakSettings, workers: int, total: int, chance: random.Random
@@ -212,10 +214,12 @@ class _Soak:
         return min(may, max(int(next_kill) + 1, min(int(next_kill) + 8 * self.workers, self.total - self.workers)))
 
     def _man(self) -> None:
-        """Starts workers until there are as many as ordered."""
+        """Starts workers until there are as many as ordered; the first two, for own workflows, have seeds of their own."""
         while len(self.alive) < self.workers:
             identity = new_identity("soak")
-            self.alive[identity] = start(serve_soak, self.settings, identity, name=identity)
+            begin = start_anew if self.own and self.started < _OWN_SEEDS else start
+            self.alive[identity] = begin(serve_soak, self.settings, identity, name=identity)
+            self.started += 1
 
     def _bury(self, dead: list[BaseProcess]) -> None:
         """Counts the dead workers. Raises SoakError if workers exit on their own again and again."""
@@ -296,7 +300,8 @@ class _Soak:
         kills = tuple(sorted((_request(row["workflow_id"]), row["subject"]) for row in planned))
         takeovers = evidence.recoveries(self.database)
         return SoakReport(
-            schema=self.database.schema, seed=self.settings.seed, workers=self.workers, **figures, evidence=wrong,
+            schema=self.database.schema, seed=self.settings.seed, workers=self.workers, **figures,
+            evidence=(*wrong, *other_ways(self.engine)),
             lost_workflows=self.total - figures["workflows_completed"],
             repeated_calls=told if own else query(self.engine, _REPEATED)[0]["calls"],
             acknowledged_actions=query(self.engine, _ACKNOWLEDGED)[0]["actions"],

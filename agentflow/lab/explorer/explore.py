@@ -33,6 +33,7 @@ from ..schedule.grammar import LANES, NAME, Schedule, Setting
 from ..schedule.lane_set import weakened
 from ..schedule.presets import MOST_EVENTS, REQUESTS, event_payloads, events_of, inputs_for, named, never_came
 from ..verify.invariants import Invariant
+from .another_process import asked_elsewhere
 from .answer_cache import AnswerCache
 from .exchange import Exchange
 from .hidden_effects import made_anew
@@ -42,7 +43,8 @@ from .own_process import DidNotReturn, OutOfTime, SearchProgress, WrongCode, run
 from .report import Exploration, Finding
 from .search import Bounds, Graph, Rules
 from .trace import finding, what_comes
-from .transitions import EndedAs, World
+from .transitions import World
+from .way import EndedAs
 
 StopAt = Literal["harm", "authority", "never"]
 ENDING = {"harm": ("harm",), "authority": ("harm", "authority"), "never": ()}
@@ -125,9 +127,9 @@ def explore(
         own = OwnCode(reached, made)
         with progress_bar(" states", progress) as show, _put_back(own, made):
             try:
-                return run_apart(
-                    partial(_explored_here, plan, made, given, own), reached, show, found.append, STUCK_SECONDS
-                )
+                work = partial(_explored_here, plan, made, given, own)
+                told = run_apart(work, reached, show, found.append, STUCK_SECONDS)
+                return _elsewhere(told, functions[name])
             except DidNotReturn as killed:
                 if killed.out_of_time and reached.searching:
                     return plan.report(reached, found)
@@ -184,6 +186,14 @@ class _Plan:
         )  # fmt: skip
 
 
+def _elsewhere(found: Exploration, function: Workflow) -> Exploration:
+    """The result, also of what other processes ask for, if all is well here and the workflow is one's own."""
+    if not found.own or not found.ok or not found.graph:
+        return found
+    doubt, said = asked_elsewhere(function, tuple(found.graph.rules.world.ways.ended))
+    return replace(found, uncertified=doubt, elsewhere=said)
+
+
 def _explored_here(
     plan: _Plan, engine: Engine, inputs: Sequence[Any], own: OwnCode, tell: Callable[[Finding], None]
 ) -> Exploration:
@@ -201,7 +211,7 @@ def _explored_here(
         reached.deadline = math.inf
         findings = [finding(graph, plan.setting, fall, what_comes) for fall in graph.falls.values()]
         reached.statements, reached.rows = cache.statements, len(cache)  # what follows a finding is asked, too
-        hidden = "" if findings or graph.stopped else own.hidden()
+        hidden = "" if findings or graph.stopped else own.hidden() or graph.rules.world.memory.changed()
     finally:
         cache.close()
         own.put_back()
@@ -238,15 +248,13 @@ def _kind_of(engine: Engine | type[Engine] | None) -> tuple[type[Engine], tuple[
 def _prepared(cache: AnswerCache, engine: Engine, plan: _Plan, inputs: Sequence[Any], own: OwnCode) -> Graph:
     """The graph before its first expansion. Raises ExplorerError if not even an undisturbed run goes well."""
     try:
-        for _ in range(
-            2
-        ):  # a tool that only a side effect names is met on the way, and its state is a part of the first rows
+        for _ in range(2):  # a tool that only a side effect names is met on the way; its state is in the first rows
             first = own.first()
             world = World(cache, engine, plan.setting, inputs, own, lambda: UNDISTURBED, plan.invariants)
             _await(world, plan.brings)
             if first == own.first():
                 break
-        world.expected = world.outcomes(world.finished(world.first))
+        world.expect(world.finished(world.first))
         promised = _promised(world, engine, inputs)
     except WrongCode as wrong:
         hint = made_anew(one.name for one in own.tools)

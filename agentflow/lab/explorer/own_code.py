@@ -35,6 +35,7 @@ from ..verify.snapshot import Rows
 from .answer_cache import AnswerCache, StatementResult, answer_key, question
 from .hidden_effects import Effect, as_told, beyond, check_that_it_was_asked, sentence
 from .own_process import SearchProgress, WrongCode, shown
+from .way import repeatable_chance
 
 States = tuple[tuple[str, str], ...]
 """The state of each restorable tool, as JSON text, by its name."""
@@ -239,13 +240,13 @@ class OwnCode:
             text = json.dumps(told).encode()
         self.progress.bodies = text
 
-    def _body(self, one: ExploredTool, call: ToolCall) -> tuple[Any, Exception | None]:
-        """The body's result, or its exception."""
+    def _body(self, one: ExploredTool, call: ToolCall, states: States) -> tuple[Any, Exception | None]:
+        """The body's result, or its exception. Its chance is that of this call in these states."""
         self.ran["tools"][one.name] += 1
         self._called.setdefault(one.name, Counter())[call.idempotency_key, call.action, call.workflow_id] += 1
         self._tell()
         try:
-            with self._apart(one):
+            with self._apart(one), repeatable_chance(lambda: f"{call} in {states}"):
                 result = one.tool(call)
         except WrongCode:
             raise
@@ -274,7 +275,7 @@ class OwnCode:
         states = states_of(cache.rows(number))
         self.put(states)
         self._now.clear()
-        result, error = self._body(one, call)
+        result, error = self._body(one, call, states)
         left = self.left(states, call, one) or (states, ())
         return self._written(cache, number, left, (call, UNTOLD), result, error)
 
@@ -287,7 +288,7 @@ class OwnCode:
             result, error = json.loads(held["result"]), None
         else:
             if asks not in self._kept:
-                self._kept[asks] = self._body(one, call)
+                self._kept[asks] = self._body(one, call, ())
             result, error = self._kept[asks]
         new = () if held or error else ((call.idempotency_key, call.action, call.workflow_id),)
         try:

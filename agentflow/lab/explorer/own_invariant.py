@@ -17,7 +17,7 @@ OwnCheck = Callable[[Rows, Rows], str | bool | None]
 """Returns None or True if it holds; a sentence that says what is wrong, or False, if not."""
 
 
-class _Own(Invariant):
+class HereOnly(Invariant):
     """Its function stays in the process that explores."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ def own_invariant(function: OwnCheck) -> Invariant:
             who = transition.mover.workflow or ", ".join(row["id"] for row in transition.after.workflows)
             yield Guilty("workflows", who, found or f"{name}: it does not hold")
 
-    return _Own(name, "harm", sentence, check)
+    return HereOnly(name, "harm", sentence, check)
 
 
 def own_invariants(functions: Sequence[OwnCheck]) -> tuple[Invariant, ...]:

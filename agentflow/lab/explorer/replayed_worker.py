@@ -12,8 +12,6 @@ an engine overrides, so that this is played, too.
 from __future__ import annotations
 
 import copy
-import hashlib
-import os
 import pickle
 import random
 import re
@@ -23,7 +21,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, NoReturn
 
 from psycopg.rows import DictRow
@@ -41,6 +38,8 @@ from ..laboratory.laboratory import LEASE_SECONDS
 from .answer_cache import Answer, AnswerCache, StatementResult, comparable, question
 from .own_code import Left, OwnCode, StandIn, States
 from .own_process import WrongCode
+from .process_memory import ProcessMemory
+from .way import repeatable_chance, whose_chance
 
 Program = Callable[[Engine], str]
 """What is played: one claim of a worker, or one act from outside. It returns how it ended."""
@@ -133,8 +132,8 @@ class Place:
 class Player:
     """Plays programs on an engine whose database answers from a record."""
 
-    def __init__(self, engine: Engine, own: OwnCode, where: Callable[[], str]) -> None:
-        self.progress, self.own, self.where = own.progress, own, where
+    def __init__(self, engine: Engine, own: OwnCode, where: Callable[[], str], memory: ProcessMemory) -> None:
+        self.progress, self.own, self.where, self.memory = own.progress, own, where, memory
         self.moving: Place | None = None
         self.engine: Engine = engine.with_hook(self._hook)
         self._known, self._refuses_alike = _known(engine), is_known(engine)
@@ -205,9 +204,10 @@ class Player:
         self._stands: Boundary | None = None
         self._passed: Boundary | None = None
         self._lost, self._wrong = False, ""
-        self._name, self._claimed, self._thread = name, "", threading.get_ident()
+        self._name, self._claimed, self._inside, self._thread = name, "", "", threading.get_ident()
         with self.progress.in_code(self.where() + (self.moving.went_wrong() if self.moving else "")):
-            ended = self._played(self._programs[name])
+            with self.memory.watched(self.own):
+                ended = self._played(self._programs[name])
             left = self.own.left(answers[-1][2]) if answers and not self._wrong else None
         if not self._wrong and self._pending is None and len(self._questions) != len(questions):
             self._wrong = _not_a_function(self._questions, questions)
@@ -219,7 +219,7 @@ class Player:
     def _played(self, program: Program) -> str | None:
         """How the program ended; None if it was stopped at a statement."""
         try:
-            with _repeatable_chance(self._whose):
+            with repeatable_chance(self._whose):
                 return program(self.engine)
         except Stopped:
             return None
@@ -232,8 +232,22 @@ class Player:
             raise WrongCode(f"{type(error).__name__}: {error} (in {where.name}, line {where.lineno})") from error
 
     def _whose(self) -> str:
-        """Whose chance it is: each claim's own, whoever the worker is, so that an exchange of workers changes nothing."""
-        return self._claimed or self._name
+        """Whose chance it is: a claim's, and in that each step's own, so that none depends on which steps run."""
+        return (self._claimed or self._name) + (f", step {self._inside}" if self._inside else "")
+
+    @contextmanager
+    def in_step(self, step_id: str) -> Iterator[None]:
+        """Meanwhile chance is the step's own. The example workflows use none, and this takes time."""
+        if not self.memory.watches:
+            yield
+            return
+        state, self._inside = random.getstate(), step_id
+        random.seed(self._whose())
+        try:
+            yield
+        finally:
+            self._inside = ""
+            random.setstate(state)
 
     def _hook(self, boundary: Boundary) -> None:
         self._in_its_thread()
@@ -301,7 +315,8 @@ class Player:
         self._stands = None
         answer, lost, states = self._answers[position]
         try:
-            self.own.put(states, afresh=position + 1 == len(self._answers))
+            with self.memory.unwatched(self.own):
+                self.own.put(states, afresh=position + 1 == len(self._answers))
         except WrongCode as wrong:
             self._stop(str(wrong))
         self._lost = self._lost or lost
@@ -310,7 +325,7 @@ class Player:
             raise answer.with_traceback(None)
         rows: list[DictRow] = pickle.loads(answer)
         if name == "claim" and rows:
-            self._claimed = f"{rows[0]['id']}, token {rows[0].get('fence_token')}"
+            self._claimed = whose_chance(rows[0]["id"], rows[0].get("fence_token"))
             random.seed(self._claimed)
         return rows
 
@@ -322,25 +337,6 @@ def _not_a_function(questions: list[str], expected: tuple[str, ...]) -> str:
         f"the same answers led to {now:.300} now and to {before:.300} before. What is explored must be a function of its "
         "answers: no clock, nothing kept from another run."
     )
-
-
-@contextmanager
-def _repeatable_chance(whose: Callable[[], str]) -> Iterator[None]:
-    """Random numbers, tokens and UUIDs are the same in this thread each time a program is played, and others in each claim."""
-    real, state, calls, here = os.urandom, random.getstate(), count(1), threading.get_ident()
-
-    def numbered(size: int) -> bytes:
-        if threading.get_ident() != here:
-            return real(size)
-        return hashlib.shake_128(f"{whose()}, {next(calls)}".encode()).digest(size)
-
-    vars(os)["urandom"] = vars(random)["_urandom"] = numbered  # the second is what `secrets` asks
-    random.seed(whose())
-    try:
-        yield
-    finally:
-        vars(os)["urandom"] = vars(random)["_urandom"] = real
-        random.setstate(state)
 
 
 def is_known(engine: Engine) -> bool:
@@ -366,7 +362,8 @@ def noting(function: Workflow, name: str, player: Player) -> Workflow:
             own.note(step_id, name)
             ran = len(run.ledger.executed)
             try:
-                return real(step_id, fn)
+                with player.in_step(step_id):
+                    return real(step_id, fn)
             finally:
                 if len(run.ledger.executed) > ran:
                     own.ran_step(step_id)

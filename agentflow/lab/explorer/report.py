@@ -59,7 +59,7 @@ class Exploration:
     was certified if it was no completed workflow with an effect, each in words. `reduced`: a state and those that an exchange of
     workers makes of it are counted as one; schedules are those of the whole space all the same. `ran` counts the bodies of
     `steps` and of own `tools` that ran for real, by name, and names the tools explored `as_if` they kept their keys; `own`: the
-    workflow is yours.
+    workflow is yours. `elsewhere`: whether other processes ask for the same, in a sentence.
     """
 
     setting: Setting
@@ -82,6 +82,7 @@ class Exploration:
     reduced: bool = False
     ran: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
+    elsewhere: str = ""
 
     @property
     def exhausted(self) -> bool:
@@ -119,7 +120,7 @@ class Exploration:
             "stopped": self.stopped, "states": self.states, "reduced": self.reduced, "transitions": self.transitions,
             "schedules": self.schedules, "ends": self.ends, "depth": self.depth,
             "seconds": round(self.seconds, 3), "statements_asked": self.statements, "rows": self.rows,
-            "bodies_run": dict(self.ran),
+            "bodies_run": dict(self.ran), "other_processes": self.elsewhere,
             "findings": [
                 {
                     "invariant": one.invariant, "kind": one.kind, "sentence": one.sentence, "schedule": one.line,
@@ -157,10 +158,14 @@ class Exploration:
         ran += [f"tool {name} {counted(times, 'time')}" for name, times in (tools or {}).items()]
         shown = ", ".join(ran[:MOST_SHOWN]) + f", and {len(ran) - MOST_SHOWN} more" * (len(ran) > MOST_SHOWN)
         said = [f"Your own code ran for real meanwhile: {shown}."] if ran else []
-        return said + [
-            f"{name} was explored as if your tool kept its keys: it offers no snapshot() and restore(state)."
-            for name in self.ran.get("as_if", ())
-        ]
+        return (
+            said
+            + [
+                f"{name} was explored as if your tool kept its keys: it offers no snapshot() and restore(state)."
+                for name in self.ran.get("as_if", ())
+            ]
+            + [self.elsewhere] * bool(self.elsewhere)
+        )
 
     def _counted(self) -> str:
         """How many schedules there are, and how many end how."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg.rows import DictRow
 
+from ...agents import WORKFLOWS
 from ...engine import Engine
 from ...errors import AlreadyFinished, EventRefused, LostLease
 from ...model import Claim
@@ -29,11 +30,12 @@ from ..verify.snapshot import Rows
 from .answer_cache import AnswerCache, StatementResult
 from .own_code import OwnCode, states_of
 from .own_process import WrongCode
+from .process_memory import ProcessMemory
 from .replayed_worker import PendingStatement, Place, Player, one_claim
+from .same_way import SPENT, Ways
+from .way import EndedAs
 
 DEAD_HOLDER = "gone.1"  # the identity of every worker that died: who it was does not matter any more
-EndedAs = tuple[str, str]  # of a workflow: its status, and the type of the error with which it failed
-_SPENT: EndedAs = ("failed", "CrashBudgetSpent")
 ENDS = ("completed", "failed", "waiting", "cut_off", "cancelled", "harmful")
 """How a schedule can end: as its workflow stands then (a ready one was cut off by the bounds), or with a harm."""
 MOST_STEPS = 200  # statements in one move, and moves in one run to the end
@@ -59,8 +61,12 @@ class World:
         self, cache: AnswerCache, engine: Engine, setting: Setting, inputs: Sequence[Any], own: OwnCode,
         where: Callable[[], str], invariants: Sequence[Invariant] = (),
     ) -> None:  # fmt: skip
-        self.cache, self.setting, self.invariants = cache, setting, (*INVARIANTS.values(), *invariants)
-        self.own, self.player = own, Player(engine, own, where)
+        function = engine.workflows[setting.workflow]
+        self.memory = ProcessMemory(None if function is WORKFLOWS.get(setting.workflow) else function)
+        self.own, self.player = own, Player(engine, own, where, self.memory)
+        self.ways = Ways(function, own, where)
+        self.invariants = (*INVARIANTS.values(), self.ways.invariant, *invariants)
+        self.cache, self.setting = cache, setting
         prefix = "explored-" if own.first() else ""  # such a tool may remember a request-1 that was played
         self.workflows = [f"{prefix}request-{number}" for number in range(1, setting.requests + 1)]
         self._happened: dict[tuple[int, int, str], Happened] = {}
@@ -78,7 +84,12 @@ class World:
 
     def __getstate__(self) -> dict[str, Any]:
         """What was found, without the learner's functions, which stay in their process."""
-        return {**vars(self), "_steady": {}, "_judgments": {}, "own": None}
+        return {**vars(self), "_steady": {}, "_judgments": {}, "own": None, "memory": None}
+
+    def expect(self, rows: int) -> None:
+        """The workflows end as in these rows, and this way, undisturbed."""
+        self.expected = self.outcomes(rows)
+        self.ways.undisturbed(self.cache.rows(rows))
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -126,6 +137,8 @@ class World:
                 place, lost = self.player.after(place, silence, lost, False, states_of(self.cache.rows(number))), ""
             else:
                 result = self._answered(number, pending)
+                if pending.name == "tool":
+                    self.ways.heard(self.cache.rows(number), pending.params, result.answer)
                 number, states = result.rows, states_of(result.after)
                 asked.append(result)
                 if lost == "answer" and not isinstance(result.answer, Exception):
@@ -221,7 +234,7 @@ class World:
     def _unlike(self, rows: int) -> list[tuple[DictRow, EndedAs]]:
         """The workflows that do not stand as they end undisturbed, nor with their crash budget spent."""
         pairs = zip(self.cache.rows(rows).workflows, self.outcomes(rows), self.expected, strict=True)
-        return [(row, undisturbed) for row, end, undisturbed in pairs if end not in (undisturbed, _SPENT)]
+        return [(row, undisturbed) for row, end, undisturbed in pairs if end not in (undisturbed, SPENT)]
 
     def ends(self, rows: int) -> tuple[str, ...]:
         """The workflows' statuses."""

@@ -57,11 +57,20 @@ def start(target: Callable[..., None], *arguments: Any, name: str = "agentflow")
 
     It is killed when this process ends, however this process ends.
     """
+    return _started_in(_context(), target, arguments, name)
+
+
+def start_anew(target: Callable[..., None], *arguments: Any, name: str = "agentflow") -> BaseProcess:
+    """Starts a process that is no copy of another: it has imported everything itself, and has a hash seed of its own."""
+    return _started_in(multiprocessing.get_context("spawn"), target, arguments, name)
+
+
+def _started_in(context: BaseContext, target: Callable[..., None], arguments: Any, name: str) -> BaseProcess:
     carried = _Carrier(file := io.BytesIO())
     carried.carry((target, arguments))
     safe = os.environ.get("PYTHONSAFEPATH")
     args = (safe is None, file.getvalue(), *carried.connections)
-    process = _context().Process(target=_main, args=args, name=name, daemon=True)  # type: ignore[attr-defined]
+    process = context.Process(target=_main, args=args, name=name, daemon=True)  # type: ignore[attr-defined]
     with _reading, _shielded(safe):
         process.start()
     _started.add(process)
@@ -106,9 +115,13 @@ def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]
 
 def has_ended(process: BaseProcess, seconds: float) -> bool:
     """Waits up to `seconds` for the process to end. Returns whether it has; then it is reaped and has an exit code."""
-    wait([process.sentinel], seconds)  # without the lock, so that threads can wait for different processes at once
+    gone = wait(
+        [process.sentinel], seconds
+    )  # without the lock, so that threads can wait for different processes at once
     with _reading:
-        process.join(0)
+        process.join(
+            1 if gone else 0
+        )  # the kernel closes a process's end of the sentinel a moment before it can be reaped
         return not process.is_alive()
 
 

@@ -21,6 +21,7 @@ from agentflow.lab.crashes.soak_report import SoakReport
 from agentflow.model import ActionIntent, Tool
 from agentflow.requests import read_requests
 from tests.conftest import rows
+from tests.support import orders
 from tests.support.helpers import Unlucky
 from tests.support.lane_workflows import trip
 
@@ -307,3 +308,21 @@ def test_a_request_that_json_cannot_hold_is_told_before_anything_starts(url: str
     with pytest.raises(SoakError, match="is a class"):
         soak(url, [1], workflow=trip, tool=Engine, seed=OWN)
     assert schemas(url) == set()
+
+
+def test_an_order_that_went_another_way_than_an_undisturbed_one_of_the_same_input_is_named(
+    url: str, tmp_path: Path
+) -> None:
+    report = soak(
+        url, [str(tmp_path)] * 10, workflow=orders.ships_if_new, tool=orders.keeps_keys, workers=3, kills=6, seed=OWN
+    )
+    parted = [one for one in report.problems if " which had the same input and was not disturbed, " in one]
+    charged, shipped = (sum(one.name.endswith(name) for one in tmp_path.iterdir()) for name in (":charge", ":ship"))
+    assert (charged, report.kills_happened) == (10, 6) and len(parted) == charged - shipped > 0, report.problems
+    assert ' planned ["charge"], and ' in parted[0] and ', ["charge", "ship"]: by what a tool answers' in parted[0]
+
+
+def test_the_first_workers_of_an_own_workflow_have_hash_seeds_of_their_own(url: str, tmp_path: Path) -> None:
+    """Two workers have an order each, and neither goes on before the other has written."""
+    assert soak(url, [str(tmp_path)] * 2, workflow=orders.meets_another, workers=2, kills=0, seed=OWN).ok
+    assert len({one.read_text() for one in tmp_path.iterdir()}) == 2

@@ -47,6 +47,7 @@ from agentflow.lab.verify.invariants import Mover, Transition, violations
 from agentflow.lab.verify.snapshot import Rows, read_rows
 from tests.conftest import drop, rows
 from tests.support.helpers import eventually
+from tests.support.orders import raises_after_its_payment, steps_fail
 from tests.support.programs import ROOT, started
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 0}
@@ -542,18 +543,9 @@ def raises_with_escapes(run: Any, told: Any) -> Any:
     raise ValueError(f"no such\n\x1b[31maccount {'x' * 5000}")
 
 
-def raises_after_its_payment(run: Any, told: Any) -> Any:
-    run.side_effect("pay", key="pay")
-    raise KeyError("paid")
-
-
 def waits(run: Any, told: Any) -> Any:
     for number in itertools.count():
         run.wait_for_event(f"wait-{number}", f"never-{number}")
-
-
-def steps_fail(run: Any, told: Any) -> Any:
-    return run.step("divide", lambda: 1 / 0)
 
 
 _TYPE_ERROR = (

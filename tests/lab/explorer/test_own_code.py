@@ -24,6 +24,7 @@ from agentflow.lab.schedule.grammar import Schedule
 from agentflow.lab.verify.snapshot import Rows
 from agentflow.model import ToolCall
 from agentflow.tools import SimulatedTool
+from tests.support.orders import order
 
 SMALL = {"crashes": 1, "expiries": 1, "lost_replies": 1}
 TINY = {"crashes": 1, "expiries": 1, "lost_replies": 0}
@@ -66,12 +67,6 @@ class Silent(Provider):
         if name == "effects":
             raise AttributeError(name)
         return super().__getattribute__(name)
-
-
-def order(run: Any, given: Any) -> Any:
-    """Decides, and charges."""
-    price = run.step("price", lambda: given["total"] * 2)
-    return run.side_effect("charge", key="charge", arguments=price)
 
 
 @pytest.fixture
