@@ -11,8 +11,8 @@ from .entries import worker_name
 
 CanonicalEntry = dict[str, Any]
 MEMBERS = ("workflow_id", "n", "at", "event", "transaction", "subject", "worker", "fence_token", "detail")
-MEASURED = frozenset({"at", "asked_at", "replay_ms"})
-"""What a clock measured: it is kept, but not compared."""
+MEASURED = frozenset({"at", "asked_at", "replay_ms", "signal"})
+"""What a clock measured, and whether a worker was a process: it is kept, but not compared."""
 
 
 def canonical(history: Iterable[Mapping[str, Any]]) -> list[CanonicalEntry]:

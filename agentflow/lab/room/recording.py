@@ -108,7 +108,7 @@ class Recording:
         """Where the worker is, in words."""
         last = self._last.get(lane.name)
         if not lane.alive:
-            return last.said.removeprefix(f"{lane.name} is ") if last else "gone"
+            return last.said.removeprefix(f"{lane.name} ") if last else "gone"
         if last is None or at is None:
             return "idle"
         if at.transaction == "claim" and at.edge == "before":
