@@ -76,5 +76,5 @@ def agreed(entry: CanonicalEntry | None) -> CanonicalEntry | None:
     """The entry without what a clock measured, which leaves what must be the same on every machine."""
     if entry is None:
         return None
-    detail = entry["detail"] and {name: value for name, value in entry["detail"].items() if name not in MEASURED}
+    detail = {name: value for name, value in (entry["detail"] or {}).items() if name not in MEASURED} or None
     return {**{name: value for name, value in entry.items() if name not in MEASURED}, "detail": detail}

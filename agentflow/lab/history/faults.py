@@ -44,7 +44,8 @@ class FaultKind:
 
     def words(self, detail: Mapping[str, object]) -> tuple[str, str]:
         """The sentence and the label of an entry with this detail."""
-        return self.signalled[1:] if self.signalled[0] and detail.get("signal") == self.signalled[0] else (self.sentence, self.label)
+        struck = self.signalled[0] and detail.get("signal") == self.signalled[0]
+        return self.signalled[1:] if struck else (self.sentence, self.label)
 
 
 _KINDS = (

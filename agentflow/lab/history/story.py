@@ -208,7 +208,9 @@ def box_of(told: Story) -> Box | None:
     """The one thing to see: a write without authority, else a duplicate, a lost effect, a refused write, the gap."""
     if (found := next((n for n, mark in enumerate(told.marks) if mark.lacks), None)) is not None:
         mark = told.marks[found]
-        return Box("unauthorised", Span(found, found), f"{mark.why}, and written", f"no guard compares the {mark.lacks}")
+        return Box(
+            "unauthorised", Span(found, found), f"{mark.why}, and written", f"no guard compares the {mark.lacks}"
+        )
     if told.doubled:
         last = told.marks[int(told.doubled[0].end)]
         return Box("duplicate", told.doubled[0], "duplicate effect", doubled(last.nth))

@@ -84,7 +84,9 @@ class _Reader:
         self.actions: dict[str, _Action] = {}
         self.effects: dict[Any, int] = {}
         self.recorded: dict[str, None] = {}
-        self.owed: dict[str, list[str]] = {}  # what each worker's claim found recorded, until it is seen to have replayed it
+        self.owed: dict[
+            str, list[str]
+        ] = {}  # what each worker's claim found recorded, until it is seen to have replayed it
         self.held: dict[str, int] = {}  # the band of each worker's last claim
         self.outliving: dict[str, int] = {}  # the band that a living worker has outlived
         self.holder: str | None = None

@@ -84,7 +84,9 @@ def timeline(
     body, height, wide = [], 0, 0.0
     past = _past(drawn, cursor, kinds) if cursor is not None else None
     for strip in strips:
-        tall = _draw(strip, cursor, past, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
+        tall = _draw(
+            strip, cursor, past, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else ""
+        )
         body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
         height, wide = height + tall, max(wide, strip.edge + MARGIN)
     whole = _whole("\n".join(body), wide, height, said, text, live)

@@ -209,7 +209,9 @@ def _passes_over(s: Strip, x: float, mark: Mark) -> None:
     """A claim that found nothing: an open ring, and nothing is written."""
     y = s.bar(mark.who)
     if y is not None:
-        s.out.append(f'<circle cx="{num(x)}" cy="{y}" r="5" fill="{PAPER}" stroke="{s.hue(mark.who)}" stroke-width="2"/>')
+        s.out.append(
+            f'<circle cx="{num(x)}" cy="{y}" r="5" fill="{PAPER}" stroke="{s.hue(mark.who)}" stroke-width="2"/>'
+        )
         for down, said in ((-24, "passes over"), (-12, mark.subject)):
             s.label(f"over {mark.who} {down}", x, y + down, shortened(said, max(s.pitch + 6, 40)), "c h")
 

@@ -162,7 +162,9 @@ def state_texts(s: Strip) -> None:
         y, end = s.bar(sleep.what), sleep.end
         if y is None or not s.crosses(sleep.start, end):
             continue
-        out = [max(a, sleep.start) for who, a, b in unauthorised(s) if who == sleep.what and sleep.start < b and a < end]
+        out = [
+            max(a, sleep.start) for who, a, b in unauthorised(s) if who == sleep.what and sleep.start < b and a < end
+        ]
         if s.holds(sleep.start):
             _between(s, s.x(sleep.start), s.x(out[0] if out else end), y + 4, "paused")
         if out:
@@ -236,7 +238,10 @@ def _bracket(s: Strip, span: Span, closed: bool, name: str, doubled: bool = Fals
         s.path(d, PAPER, 2)
     found = s.told.box
     if found is None or found.span != span or found.kind in NARROW or (s.first, s.last) != _best(s, span):
-        middle, short = (s.x(span.start) + s.x(span.end)) / 2, name.rpartition(" ")[2] if name == IN_THE_GAP[0] else name
+        middle, short = (
+            (s.x(span.start) + s.x(span.end)) / 2,
+            name.rpartition(" ")[2] if name == IN_THE_GAP[0] else name,
+        )
         for said in (name, short):
             x = max(GUTTER + width(said, 11, True) / 2, min(middle, s.edge - width(said, 11, True) / 2))
             if s.label("brackets", x, y + 15, said, "c b h"):
