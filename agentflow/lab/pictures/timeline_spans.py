@@ -313,6 +313,10 @@ def _box_below(s: Strip, found: Box) -> None:
     top = y - 7 if named else line + 1
     s.line(x, top, x, y, PAPER, 7)
     s.path(f"M{num(x)} {num(top)}V{num(y + 1)}", INK, 3)
+    after = [s.xs[n] for n in range(int(found.span.start) + 1, s.last) if s.told.marks[n].kind == "tool"]
+    wide = _box_width(s, found)
+    if after and x > after[0] - 14 - wide + 10:
+        x = min(x, after[0] - 14 - wide / 2)  # it hides no call of the tool if it need not
     _inverted(s, x, y, found)
 
 

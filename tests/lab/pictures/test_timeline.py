@@ -129,7 +129,10 @@ def test_what_a_worker_replays_is_drawn_with_the_entry_that_shows_it(entries: Of
     assert marks(read_story(so_far), "replay") == [], "it may have been lost before it loaded anything"
     whole = entries("acknowledgment_gap")
     told = read_story(whole[: len(so_far) + 1])
-    assert [(mark.label, mark.subject, mark.n) for mark in marks(told, "replay")] == [("9a", "classify", 10), ("9b", "plan", 10)]
+    assert [(mark.label, mark.subject, mark.n) for mark in marks(told, "replay")] == [
+        ("9a", "classify", 10),
+        ("9b", "plan", 10),
+    ]
 
 
 def test_a_worker_lost_directly_after_its_claim_has_replayed_nothing(engine: Engine) -> None:
@@ -917,7 +920,11 @@ def test_only_a_process_is_struck_by_a_signal(engine: Engine) -> None:
         drawn = timeline(engine.history("request-1"))
         said[kind] = [one for one in drawn.text.split("\n") if one.startswith(("4.", "5.", "6."))]
         assert ("SIGKILL A" in drawn.svg, "crash A" in drawn.svg) == (kind == "process", kind == "thread")
-    assert said["thread"] == ["4. A is paused before checkpoint plan", "5. A wakes up", "6. A crashes before checkpoint plan"]
+    assert said["thread"] == [
+        "4. A is paused before checkpoint plan",
+        "5. A wakes up",
+        "6. A crashes before checkpoint plan",
+    ]
     assert said["process"] == [
         "4. A is paused (SIGSTOP) before checkpoint plan", "5. A wakes up (SIGCONT)",
         "6. A is killed (SIGKILL) before checkpoint plan",
