@@ -5,6 +5,7 @@ Nothing is guessed that a later entry could belie: while several workers stand b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .entries import LOSSES, Entry
@@ -125,3 +126,14 @@ class Calls:
         self.before.pop(who, None)
         if key is not None:
             self.before[who] = key
+
+
+def said_of_key(before: Sequence[str | None], key: str | None, answer: str) -> str:
+    """What a call's key was, beside those `before` of its action: same, no, new, forgotten, or empty for the first."""
+    if key is None:
+        return "no"
+    if not before:
+        return ""
+    if key not in before:
+        return "new"
+    return "forgotten" if answer == "effect" else "same"

@@ -12,10 +12,11 @@ from typing import Any
 
 from ...statements import GUARDED, TRANSACTIONS
 from .belief import Judged
-from .callers import Calls
+from .callers import Calls, said_of_key
 from .entries import ENTRY_KINDS, Entry, Row, read_entries
 from .faults import FAULTS, fault_of
 from .story import Band, Mark, Position, ProcessRun, Span, Story, WorkflowRow, box_of, refusal
+from .words import letters
 
 Found = dict[str, Any]
 _BEFORE_LOAD = {"after claim", "before load"}
@@ -281,7 +282,7 @@ class _Reader:
         after = next((place for place in reversed(range(self.here)) if self.marks[place].event), -1)
         token = self.bands[self.held[who]].token if who in self.held else entry.token
         for name in found:
-            label = f"{self.marks[after].n if after >= 0 else 0}{_letters(self.here - after)}"
+            label = f"{self.marks[after].n if after >= 0 else 0}{letters(self.here - after)}"
             of = (who, name, token, self.row_token, entry.at)
             self.marks.append(Mark(label, "replay", "", *of, n=entry.n, row=self.row, workflow=self.name))
 
@@ -323,7 +324,7 @@ class _Reader:
         action = self.actions.setdefault(key, _Action(key))
         detail, sent = entry.detail, entry.detail.get("idempotency_key")
         answer = "refused" if entry.event == "tool_refused" else str(detail.get("outcome", "effect"))
-        found: Found = {"answer": answer, "key": _said_of_key(action.keys, sent, answer)}
+        found: Found = {"answer": answer, "key": said_of_key(action.keys, sent, answer)}
         found |= {"attempts": detail.get("attempts") or 0}
         action.keys = (*action.keys, sent)
         if answer == "refused":
@@ -397,18 +398,3 @@ def _finished(lanes: _Lanes, of: Mapping[str, _Reader], entries: tuple[Entry, ..
         tuple(WorkflowRow(name, tuple(reader.tokens)) for name, reader in of.items()), entries=entries,
     )  # fmt: skip
     return replace(told, box=box_of(told))
-
-
-def _letters(number: int) -> str:
-    """1 is a, 26 is z, 27 is aa."""
-    return (_letters((number - 1) // 26) if number > 26 else "") + chr(97 + (number - 1) % 26)
-
-
-def _said_of_key(before: Sequence[str | None], key: str | None, answer: str) -> str:
-    if key is None:
-        return "no"
-    if not before:
-        return ""
-    if key not in before:
-        return "new"
-    return "forgotten" if answer == "effect" else "same"
