@@ -65,7 +65,7 @@ class Calls:
 
     def shown_by(self, entry: Entry) -> tuple[Answer, ...]:
         """What this entry of a worker shows of the calls that are unanswered."""
-        if not entry.who or entry.event in _ASIDE or entry.transaction == "renew":
+        if not self.open or not entry.who or entry.event in _ASIDE or entry.transaction == "renew":
             return ()
         return tuple(found for call in list(self.open) for found in self._shown(call, entry, entry.who))
 

@@ -228,6 +228,9 @@ FOLDABLE, ALWAYS_FOLDED, LEAST = frozenset({"renew", "checkpoint", "replay"}), f
 def folded(told: Story, kinds: frozenset[str] = FOLDABLE) -> Story:
     """The same story with runs of four or more like marks of one worker in one column each."""
 
+    if sum(mark.kind in kinds for mark in told.marks) < LEAST:
+        return told
+
     def alike(column: int) -> object:
         mark = told.marks[column]
         return (mark.kind, mark.who) if mark.kind in kinds else column

@@ -19,6 +19,7 @@ from .story import Band, Mark, Position, ProcessRun, Span, Story, WorkflowRow, b
 from .words import letters
 
 Found = dict[str, Any]
+_WRITES = {*GUARDED, "receive"}
 _BEFORE_LOAD = {"after claim", "before load"}
 _SHOW_NO_REPLAY = {"workflow_claimed", "lease_renewed", "claim_passed_over"}
 _RELEASES = {(name, event) for name, one in TRANSACTIONS.items() for event in one.releases}
@@ -142,7 +143,7 @@ class _Reader:
 
     def _breach(self, entry: Entry, kind: str) -> Found:
         """Which guard a write lacked that was accepted although its worker had no authority any more."""
-        if kind not in {*GUARDED, "receive"} or entry.transaction not in GUARDED or not entry.who:
+        if not entry.who or kind not in _WRITES or entry.transaction not in GUARDED:
             return {}
         if entry.token is not None and entry.token < self.row_token:
             return {"why": f"{entry.token} ≠ {self.row_token}", "lacks": "token"}
@@ -268,9 +269,10 @@ class _Reader:
         The first write tells how many there were. If it does not, they are all that the claim found; none if the worker was
         lost before it loaded them, does not know of its claim, or failed the workflow without telling where.
         """
+        if who is None or who not in self.owed or entry.event in _SHOW_NO_REPLAY:
+            return
         fault = fault_of(entry.event)
-        waits = entry.event in _SHOW_NO_REPLAY or (fault.worker == "awake") or not who
-        if waits or who not in self.owed or (fault.worker == "asleep" and entry.subject in _BEFORE_LOAD):
+        if fault.worker == "awake" or (fault.worker == "asleep" and entry.subject in _BEFORE_LOAD):
             return
         found = self.owed.pop(who)
         if "replayed" in entry.detail:

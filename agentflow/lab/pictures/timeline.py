@@ -5,7 +5,7 @@ The same entries give the same bytes. `docs/pictures.md` says what each mark mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -74,13 +74,14 @@ def timeline(
     """
     told = read_story(entries)
     text, said = twin(told), summary(told)
+    lines = dict(zip((mark.label for mark in told.marks), text, strict=True))
     kinds = FOLDABLE if fold else ALWAYS_FOLDED
     drawn = folded(told, kinds)
     lanes, left_out = lanes_of(told, workers)
     text += [f"Not drawn: worker {name}" for name in left_out]
     layout = COMPACT if compact else FULL
     timed = axis == "milliseconds" and bool(drawn.marks) and all(mark.at is not None for mark in drawn.marks)
-    strips = _strips(drawn, layout, lanes, seconds, timed, live)
+    strips = _strips(drawn, lines, layout, lanes, seconds, timed, live)
     body, height, wide = [], 0, 0.0
     past = _past(drawn, cursor, kinds) if cursor is not None else None
     for strip in strips:
@@ -117,7 +118,9 @@ def _look_at(s: Strip, cursor: int | None) -> float | None:
 # -- layout --------------------------------------------------------------------------------------------------------------
 
 
-def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Strip]:
+def _strips(
+    told: Story, lines: Mapping[str, str], layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool
+) -> list[Strip]:  # fmt: skip
     count = len(told.marks)
     size = max(count, 1) if live or timed else _strip_size(count)
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
@@ -132,7 +135,7 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
         edge = max(right + _overhang(told.marks[first:last]), whole, layout.width - MARGIN)
-        made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common))
+        made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common, lines=lines))
         timeline_spans.make_room(made[-1])
     return made
 
@@ -188,7 +191,8 @@ def _draw(s: Strip, cursor: int | None, past: Story | None, schedule: str, focus
     back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="{PAPER}"/>']
     if past is not None:
         then = min(max(len(past.marks), s.first), s.last)
-        later = replace(s, told=replace(s.told, box=None), whole=s.told, out=[], taken={"brackets": 1e9}, leases=[])
+        rest = replace(s.told, box=None)  # a box of what came later is not there yet
+        later = replace(s, told=rest, whole=s.told, first=then, out=[], taken={"brackets": 1e9}, leases=[])
         _layers(later, then, s.last, focus)
         seen = s.x(then - 0.5)
         back.append(f'<g opacity=".35">{"".join(later.out)}</g>')

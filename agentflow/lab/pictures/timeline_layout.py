@@ -119,7 +119,7 @@ class Strip:
     scaffolding ends, `strips` the columns of all strips, `cuts` where an idle stretch was shortened. `out` is what has
     been drawn; `taken` keeps, for each line of labels, how far to the right it is written on; `leases` where a lane's top is
     written on. `column` is the one that is drawn now. `whole` is the story that gives the places, of which `told` is the
-    beginning.
+    beginning; `lines` are those of the text twin.
     """
 
     told: Story
@@ -141,6 +141,7 @@ class Strip:
     column: int = 0
     whole: Story | None = None
     room_for_box: int = 0
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         layout, told = self.layout, self.whole or self.told
@@ -207,7 +208,7 @@ class Strip:
 
     def level(self, token: int, row: int = 0) -> float:
         """How high the row's line is under a token."""
-        return self.rows[min(row, len(self.rows) - 1)] - token * self.rise
+        return self.rows[row] - token * self.rise
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -227,10 +228,10 @@ class Strip:
 
     def shaft(self, x: float, y1: float, y2: float, stroke: str, width_: float, more: str = "") -> None:
         """A line up or down that leaves out the words of leases, which it would strike through."""
-        top, bottom = min(y1, y2), max(y1, y2)
-        d, here = "", top
-        for left, y, said in sorted(self.leases, key=lambda label: label[1]):
-            if left - 3 < x < left + width(said) + 3 and here < y - 10 and y + 3 < bottom:
+        here, bottom, d = min(y1, y2), max(y1, y2), ""
+        struck = [y for left, y, said in self.leases if left - 3 < x and y + 3 < bottom and x < left + width(said) + 3]
+        for y in sorted(struck):
+            if here < y - 10:
                 d, here = f"{d}M{num(x)} {num(here)}V{num(y - 10)}", y + 3
         self.path(f"{d}M{num(x)} {num(here)}V{num(bottom)}", stroke, width_, more)
 

@@ -291,11 +291,12 @@ def columns(s: Strip, first: int, last: int, focus: str = "") -> None:
     """Draws each entry of these columns as a separate group, in causal order, with its sentence as name and tooltip."""
     for column in range(first, last):
         s.column, mark, x = column, s.told.marks[column], s.xs[column]
-        said = one_line(line(mark))
+        said = one_line(s.lines.get(mark.label) or line(mark))
         reach = 0 if focus == mark.label else -1
         tab = f' tabindex="{reach}" role="img" data-lm-suppress-shortcuts="true"' if focus else ""
         s.out.append(f'<g class="ev" data-n="{one_line(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
-        answered(s, x, mark)
+        if mark.answers:
+            answered(s, x, mark)
         spent = mark.kind == "fail" and mark.transaction == "claim"
         (claim if spent else DRAWN.get(mark.kind, other))(s, x, mark)
         s.out.append("</g>")
