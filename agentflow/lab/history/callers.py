@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .entries import LOSSES, Entry
 from .faults import fault_of
-from .story import Answer
+from .story import ShownAnswer
 
 _ASIDE = {"lease_renewed", "claim_passed_over"}
 """What a worker's renewing connection, or its next claim, leaves: no answer shows in it."""
@@ -63,13 +63,13 @@ class Calls:
         about = [self.before.get(who) or self.last.get(who) for who in sorted(self.candidates)]
         return next(filter(None, about), None) or (pending or [entry.subject])[-1]
 
-    def shown_by(self, entry: Entry) -> tuple[Answer, ...]:
+    def shown_by(self, entry: Entry) -> tuple[ShownAnswer, ...]:
         """What this entry of a worker shows of the calls that are unanswered."""
         if not self.open or not entry.who or entry.event in _ASIDE or entry.transaction == "renew":
             return ()
         return tuple(found for call in list(self.open) for found in self._shown(call, entry, entry.who))
 
-    def _shown(self, call: _Call, entry: Entry, who: str) -> list[Answer]:
+    def _shown(self, call: _Call, entry: Entry, who: str) -> list[ShownAnswer]:
         if who not in call.workers:
             return []
         unsure, fault = len(call.workers) > 1, fault_of(entry.event)
@@ -89,12 +89,12 @@ class Calls:
             return []
         failed = entry.transaction == "postpone" and entry.subject == call.key
         how = "died" if entry.event in LOSSES else "lost" if failed or fault.loses == "reply" else "received"
-        return [Answer(call.column, who, how, unsure)]
+        return [ShownAnswer(call.column, who, how, unsure)]
 
-    def _found(self, call: _Call) -> list[Answer]:
+    def _found(self, call: _Call) -> list[ShownAnswer]:
         (who,) = call.workers
         self.last[who] = self.before.pop(who, call.key)
-        return [Answer(call.column, who, asked=True)]
+        return [ShownAnswer(call.column, who, asked=True)]
 
     def saw(self, entry: Entry, column: int) -> None:
         """An entry that was read, in its column."""

@@ -24,7 +24,7 @@ Position = float
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShownAnswer:
     """What an entry shows of an earlier call of the tool, in column `call`.
 
     `how` is what became of the answer: received, lost, died (with its worker), or empty if only the caller, `who`, is known now
@@ -68,7 +68,7 @@ class Mark:
     in_gap: bool = False
     closes: bool = False
     lacks: str = ""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ShownAnswer, ...] = ()
     row: int = 0
     workflow: str = ""
     folded: tuple[Mark, ...] = ()

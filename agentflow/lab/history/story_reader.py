@@ -103,9 +103,7 @@ class _Reader:
         }  # fmt: skip
         fates = {"lost": self._kill, "asleep": self._pause, "awake": self._resume}
         self.handlers |= {name: fates[fault.worker] for name, fault in FAULTS.items() if fault.worker}
-        self.handlers |= {
-            name: self._call_lost for name, fault in FAULTS.items() if fault.loses in ("request", "reply")
-        }
+        self.handlers |= {name: self._call_lost for name, one in FAULTS.items() if one.loses in ("request", "reply")}
 
     @property
     def here(self) -> int:
@@ -219,7 +217,7 @@ class _Reader:
 
     def _kill(self, entry: Entry) -> Found:
         who = entry.who or "nobody"
-        called = [one for one in self.actions.values() if who in one.can_tell or who in self.calls.called(one.key)]
+        called = [one for one in self.actions.values() if who in self.calls.called(one.key)]
         self._unsure(who)
         self._ends(who, "killed")
         self._wakes(who)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..history.faults import FAULTS
-from ..history.story import Answer, Mark
+from ..history.story import Mark, ShownAnswer
 from .svg import INK, PAPER, num
 from .timeline_layout import FULL, Strip
 
@@ -91,7 +91,7 @@ def answered(s: Strip, x: float, mark: Mark) -> None:
             _unheard(s, x, y, one)
 
 
-def _unheard(s: Strip, x: float, y: int, one: Answer) -> None:
+def _unheard(s: Strip, x: float, y: int, one: ShownAnswer) -> None:
     """The answer on its way: cut by two strokes, dotted beyond; at the worker if it died with it.
 
     It comes from the call if that is in the column before, else from below.
