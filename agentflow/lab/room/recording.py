@@ -32,7 +32,7 @@ class Frame:
     def writer(self, workflow: str) -> str:
         """The lane whose commit changed the workflow's rows last; empty for the laboratory itself."""
         mine = (one for one in self.moves if one.workflow == workflow)
-        wrote = (one for one in mine if one.passed and one.passed.outcome == "committed")
+        wrote = (one for one in mine if one.passed and one.passed.outcome == "committed" and one.ended != "idle")
         last = next(reversed((*self.moves, *wrote)), None)
         return last.move.lane if last and not fault(last.move.verb).worker else ""
 
@@ -111,7 +111,7 @@ class Recording:
         """Where the worker is, in words."""
         last = self._last.get(lane.name)
         if not lane.alive:
-            return last.said.removeprefix(f"{lane.name} ") if last else "gone"
+            return last.said.removeprefix(f"{lane.name} ").removeprefix("is ") if last else "gone"
         if last is None or at is None:
             return "idle"
         if at.transaction == "claim" and at.edge == "before":
