@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -159,11 +160,15 @@ class Engine(Transactions):
         worker: str | None = None,
         token: int | None = None,
         at: str | None = None,
+        signal: str = "",
     ) -> None:
-        """Records in the history that the laboratory did this to the workflow; `at` names the boundary."""
+        """Records in the history that the laboratory did this to the workflow; `at` names the boundary.
+
+        `signal` is the one that struck a real process, such as SIGKILL.
+        """
         params = {
             "p_workflow": workflow_id, "p_event": event, "p_subject": at, "p_worker": worker, "p_token": token,
-            "p_detail": None,
+            "p_detail": json.dumps({"signal": signal}) if signal else None,
         }  # fmt: skip
         self.database.transact(Boundary("fault", "before", worker, workflow_id, token, at), params)
 

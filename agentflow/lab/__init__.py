@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .plots.plots import recovery_latency
     from .race.race import compare_claims
     from .room.widget import control_room
+    from .schedule.play import small_multiples
     from .schedule.stepper import Stepper
     from .verify.checker import check_rows
     from .verify.invariants import INVARIANTS
@@ -37,8 +38,8 @@ __all__ = [
     "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas",
     "check_rows", "checks", "clean_up", "compare_claims", "compare_engines", "control_room", "course", "doctor", "draw",
     "explore", "fresh_laboratory", "live_api", "live_worker", "locked", "pair_matrix", "query", "query_elsewhere",
-    "recoveries_frame", "recovery_latency", "resume_the_living", "server_of_its_own", "snapshot", "soak", "support_requests",
-    "timeline",
+    "recoveries_frame", "recovery_latency", "resume_the_living", "server_of_its_own", "small_multiples", "snapshot", "soak",
+    "support_requests", "timeline",
 ]  # fmt: skip
 
 _HOMES = {
@@ -51,7 +52,8 @@ _HOMES = {
     "notebook.other_process": "locked query_elsewhere",
     "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline", "plots.frames": "recoveries_frame",
     "plots.plots": "recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
-    "schedule.stepper": "Stepper", "verify.checker": "check_rows", "verify.invariants": "INVARIANTS",
+    "schedule.play": "small_multiples", "schedule.stepper": "Stepper",
+    "verify.checker": "check_rows", "verify.invariants": "INVARIANTS",
 }  # fmt: skip
 # Two names are modules. `course` is also a package, which Python gives once it was imported, so it is the package always.
 _MODULES = {"course": ".course", "checks": ".course.checks"}

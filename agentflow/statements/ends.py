@@ -48,7 +48,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_completed', 'complete',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'complete',
@@ -106,7 +106,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'workflow_failed', 'fail',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'fail',

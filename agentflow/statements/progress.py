@@ -52,7 +52,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'checkpoint_committed', 'checkpoint',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'checkpoint',
@@ -130,7 +130,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'action_intent_committed', 'intent',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'intent',
@@ -218,7 +218,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'action_acknowledged', 'acknowledge',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'acknowledge',
@@ -293,7 +293,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, CASE WHEN arrived THEN 'event_received' ELSE 'workflow_waiting' END, 'wait',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'wait',

@@ -138,7 +138,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'lease_renewed', 'renew',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'renew',
@@ -196,7 +196,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'lease_released', 'release',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token,
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint,
            CASE WHEN %(p_error)s::json IS NULL THEN %(p_detail)s::json
                 ELSE json_build_object('trouble', left(concat_ws(': ', %(p_error)s::json ->> 'type',
                                                                  %(p_error)s::json ->> 'message'), 1000)) END
@@ -258,7 +258,7 @@ refused AS (
 entry AS (
     INSERT INTO agentflow.history (workflow_id, n, event, transaction, subject, worker, fence_token, detail)
     SELECT id, entries, 'attempt_failed', 'postpone',
-           %(p_subject)s::text, %(p_worker)s::text, fence_token, %(p_detail)s::json
+           %(p_subject)s::text, %(p_worker)s::text, %(p_token)s::bigint, %(p_detail)s::json
     FROM w
     UNION ALL
     SELECT id, entries, 'write_refused', 'postpone',

@@ -45,7 +45,7 @@ def test_a_learner_crashes_a_worker_in_the_gap_and_recovers_one_effect(tab: Page
             worker.get_by_role("button", name="Step").click()
             _says(room, done)
         worker.get_by_role("button", name="Crash").click()
-        _says(room, "7. A is killed (SIGKILL) before acknowledge resolve-account")
+        _says(room, "7. A crashes before acknowledge resolve-account")
         assert rows(laboratory, "SELECT status FROM {s}.action_intents") == [{"status": "PENDING"}]
         for name in in_each_theme(tab):
             room.screenshot(path=shot(f"start-here-in-the-gap-{name}"))

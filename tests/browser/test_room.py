@@ -239,7 +239,7 @@ def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> N
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    clean.says("5. A is killed")
+    clean.says("5. A crashes")
     focused = "document.activeElement.closest('.af-schedule') !== null"
     _tab_until(page, focused)
     page.keyboard.press("Control+a")
@@ -445,7 +445,7 @@ def test_without_a_kernel_the_page_shows_the_room_as_a_picture(saved: Shown) -> 
     still = page.locator(".af-room.still").last
     assert page.get_by_text("model not found").locator("visible=true").count() == 0
     expect(still).to_contain_text("Run this cell to use the controls.", timeout=PATIENCE)
-    expect(still).to_contain_text("A is killed (SIGKILL) before acknowledge")
+    expect(still).to_contain_text("A crashes before acknowledge")
     expect(still.locator("svg").first).to_be_visible()
     assert still.locator("button").count() == 0
     still.screenshot(path=shot("room-without-kernel"))
@@ -460,7 +460,7 @@ def test_after_a_kernel_restart_the_last_picture_stays_and_running_the_cells_aga
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     wait_until(page, IDLE)
     eventually(lambda: DISCONNECTED in page.evaluate("() => document.querySelector('.af-room:not(.still)').className"))
-    assert "A is killed" in page.locator(".jp-Notebook").inner_text()
+    assert "A crashes" in page.locator(".jp-Notebook").inner_text()
     said, icons, pressable, focused = saved.room.evaluate(PARTED)
     assert said == '"The kernel was restarted. Run this cell to use the controls."'
     assert (icons, pressable, focused) == (0, [], [])

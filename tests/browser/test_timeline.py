@@ -147,7 +147,7 @@ def test_the_live_picture_keeps_its_size_and_its_gutter_in_view(page: Page, hist
         names.getBoundingClientRect().width, box.scrollHeight <= box.clientHeight, newest]; }"""
     wide = float(drawn.svg.split(' width="')[1].split('"')[0])
     assert wide > 2000
-    assert page.evaluate(measured) == [wide, 0, 112, True, True]
+    assert page.evaluate(measured) == [wide, 0, 106, True, True]
 
 
 def test_a_live_picture_that_looks_back_opens_at_the_cursor(page: Page, histories: dict[str, Any]) -> None:

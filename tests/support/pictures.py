@@ -27,6 +27,9 @@ PICTURES = {
     "killed-while-it-waits": "workflow=approval_agent A* A! event:approval B*",
     "forgotten-keys": "A*5 A! forget expire B*",
     "lost-effect": "without=acknowledge_after_tool A*5 A! expire B*",
+    "unauthorised-write": "without=fence_token,lease_owner A*2 A|| expire B A> A*2",
+    "passed-over": "A*2 B A",
+    "race": "requests=2 A B A B A* B*",
     "three-workers": "A*2 A! expire B*3 B|| expire C*3 B> B C*",
 }
 
@@ -37,7 +40,8 @@ def pictures(engine: Engine) -> dict[str, str]:
     for name, line in PICTURES.items():
         with Stepper(engine) as stepper:
             stepper.play(line)
-            drawn[name] = timeline(engine.history("request-1"), schedule=line).svg
+            entries = [row for workflow_id in stepper.workflows for row in engine.history(workflow_id)]
+            drawn[name] = timeline(entries, schedule=line).svg
     return drawn
 
 

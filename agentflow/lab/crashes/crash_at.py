@@ -77,5 +77,6 @@ def at_boundary(rule: CrashAt, act: Hook) -> Hook:
 def _record(engine: Engine, kind: str, at: CrashAt | str, boundary: Boundary) -> None:
     if boundary.workflow is not None:
         engine.record_fault(
-            boundary.workflow, FAULTS[kind].event, worker=boundary.worker, token=boundary.token, at=str(at)
-        )
+            boundary.workflow, FAULTS[kind].event, worker=boundary.worker, token=boundary.token, at=str(at),
+            signal=FAULTS[kind].signalled[0],
+        )  # fmt: skip

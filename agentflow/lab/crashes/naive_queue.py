@@ -139,5 +139,6 @@ def _entries(worker: str, reached: _Reached) -> list[tuple[str, str, str, str | 
 
 
 def _row(number: int, event: str, said: str, worker: str, subject: str | None) -> Row:
-    entry = {"n": number, "event": event, "subject": subject, "worker": worker, "detail": {"said": said}}
+    detail = {"said": said, "signal": "SIGKILL"}
+    entry = {"n": number, "event": event, "subject": subject, "worker": worker, "detail": detail}
     return {**entry, "at": None, "transaction": None, "fence_token": None}

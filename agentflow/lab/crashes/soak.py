@@ -260,7 +260,9 @@ class _Soak:
             self.in_flight += self._is_active(process.name)  # seen after the signal, so it will send nothing more
             self.random_kills += 1
         for held in query(self.engine, _HELD, name=process.name):
-            self.engine.record_fault(held["id"], _KILL, worker=process.name, token=held["fence_token"])
+            self.engine.record_fault(
+                held["id"], _KILL, worker=process.name, token=held["fence_token"], signal="SIGKILL"
+            )
         process.join()
         self._bury([process])
 

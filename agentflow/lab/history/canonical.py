@@ -11,8 +11,8 @@ from .entries import worker_name
 
 CanonicalEntry = dict[str, Any]
 MEMBERS = ("workflow_id", "n", "at", "event", "transaction", "subject", "worker", "fence_token", "detail")
-MEASURED = frozenset({"at", "asked_at", "replay_ms"})
-"""What a clock measured: it is kept, but not compared."""
+MEASURED = frozenset({"at", "asked_at", "replay_ms", "signal"})
+"""What a clock measured, and whether a worker was a process: it is kept, but not compared."""
 
 
 def canonical(history: Iterable[Mapping[str, Any]]) -> list[CanonicalEntry]:
@@ -76,5 +76,5 @@ def agreed(entry: CanonicalEntry | None) -> CanonicalEntry | None:
     """The entry without what a clock measured, which leaves what must be the same on every machine."""
     if entry is None:
         return None
-    detail = entry["detail"] and {name: value for name, value in entry["detail"].items() if name not in MEASURED}
+    detail = {name: value for name, value in (entry["detail"] or {}).items() if name not in MEASURED} or None
     return {**{name: value for name, value in entry.items() if name not in MEASURED}, "detail": detail}

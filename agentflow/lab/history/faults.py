@@ -22,6 +22,8 @@ class FaultKind:
 
     In a picture, `label` stands on the clock, `strikes` is what the dotted line below it leads to, and `mark` is drawn there.
 
+    A process is struck by a real signal, which its entry names: then `signalled` has the sentence and the label.
+
     `worker` is what becomes of the worker. `loses` is what never arrives: half of a call of the tool, or PostgreSQL's answer to
     another transaction; the worker has to stand before that. `bound` names which of the explorer's bounds it spends.
     """
@@ -34,31 +36,40 @@ class FaultKind:
     turn: str = ""
     label: str
     strikes: Literal["worker", "lease", "row", "world"]
-    mark: Literal["", "cross", "bar", "dot", "cut", "ring"] = ""
+    mark: Literal["", "cross", "bar", "dot", "cut", "ring", "open"] = ""
     worker: Literal["", "lost", "asleep", "awake"] = ""
     loses: Literal["", "request", "reply", "answer"] = ""
     bound: str = ""
+    signalled: tuple[str, str, str] = ("", "", "")
+
+    def words(self, detail: Mapping[str, object]) -> tuple[str, str]:
+        """The sentence and the label of an entry with this detail."""
+        struck = self.signalled[0] and detail.get("signal") == self.signalled[0]
+        return self.signalled[1:] if struck else (self.sentence, self.label)
 
 
 _KINDS = (
     FaultKind(
         name="kill", token="{lane}!", does="A is killed where it stands",
-        event="worker_killed", sentence="{who} is killed (SIGKILL) {subject}", turn="{who} is killed {subject}",
-        label="kill {who}", strikes="worker", mark="cross", worker="lost", bound="crashes",
+        event="worker_killed", sentence="{who} crashes {subject}", turn="{who} crashes {subject}",
+        label="crash {who}", strikes="worker", mark="cross", worker="lost", bound="crashes",
+        signalled=("SIGKILL", "{who} is killed (SIGKILL) {subject}", "SIGKILL {who}"),
     ),
     FaultKind(
-        name="crash", event="crash_injected", sentence="{who} crashes {subject}", turn="{who} is killed {subject}",
+        name="crash", event="crash_injected", sentence="{who} crashes {subject}", turn="{who} crashes {subject}",
         label="crash {who}", strikes="worker", mark="cross", worker="lost",
     ),
     FaultKind(
         name="pause", token="{lane}||", does="A is paused",
-        event="worker_paused", sentence="{who} is paused (SIGSTOP) {subject}", turn="{who} is paused",
+        event="worker_paused", sentence="{who} is paused {subject}", turn="{who} is paused",
         label="pause {who}", strikes="worker", mark="bar", worker="asleep",
+        signalled=("SIGSTOP", "{who} is paused (SIGSTOP) {subject}", "SIGSTOP {who}"),
     ),
     FaultKind(
         name="resume", token="{lane}>", does="A goes on after a pause, and still stands where it stood",
-        event="worker_resumed", sentence="{who} wakes up (SIGCONT)", turn="{who} wakes up",
+        event="worker_resumed", sentence="{who} wakes up", turn="{who} wakes up",
         label="resume {who}", strikes="worker", mark="bar", worker="awake",
+        signalled=("SIGCONT", "{who} wakes up (SIGCONT)", "SIGCONT {who}"),
     ),
     FaultKind(
         name="lose", token="{lane}/", does="A calls the tool and the reply is lost",
@@ -90,6 +101,10 @@ _KINDS = (
         name="restart", token="restart", does="PostgreSQL crashes and is started again",
         event="database_restarted", sentence="the database is restarted; every commit is still there",
         turn="the database is restarted", label="restart", strikes="row", mark="cut",
+    ),
+    FaultKind(
+        name="pass_over", event="claim_passed_over", sentence="{who} asks for work and passes over {subject}", label="",
+        strikes="worker", mark="open",
     ),
 )  # fmt: skip
 

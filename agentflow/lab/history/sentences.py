@@ -40,7 +40,11 @@ def lease_of(seconds: float | None) -> str:
 
 
 def sentence(mark: Mark) -> str:
-    """One column in words."""
+    """One column in words; of several workflows all but the first are named."""
+    return f"{mark.workflow}: {_sentence(mark)}" if mark.workflow else _sentence(mark)
+
+
+def _sentence(mark: Mark) -> str:
     if mark.folded:
         subjects = ", ".join(one.subject for one in mark.folded if one.subject)
         verbs = {"renew": "renews its lease {} times", "replay": "replays {} checkpoints"}
@@ -48,6 +52,13 @@ def sentence(mark: Mark) -> str:
         return f"{mark.who} {verb}{': ' if subjects else ''}{subjects}"
     if mark.kind in FAULTS:
         return _fault(mark, FAULTS[mark.kind])
+    if mark.lacks:
+        return f"{_spoken(mark)}; {_unauthorised(mark)}"
+    return _spoken(mark)
+
+
+def _spoken(mark: Mark) -> str:
+    """What an entry says by itself, if it is no fault."""
     if mark.event == "event_refused":
         return f"a person delivers event {mark.subject}; {_met(mark)}refused, nothing changes"
     if mark.kind in _SPOKEN:
@@ -74,26 +85,35 @@ def _intent(mark: Mark) -> str:
 
 def _tool(mark: Mark) -> str:
     how = {"same": " again with the same key", "no": " without a key", "new": " again with a new key"}.get(mark.key, "")
-    lost = "; the reply never arrives" if mark.reply == "lost" else ""
     who = mark.who or "somebody"
     if mark.answer == "refused":
         return f"{who} calls the tool{how}; the tool refuses: certainly no effect"
     if mark.answer == "repeated":
         key = how or " with the same key"
-        return f"{who} calls the tool{key}; the tool answers from the key: attempts {mark.attempts}, still one effect{lost}"
+        return f"{who} calls the tool{key}; the tool answers from the key: attempts {mark.attempts}, still one effect"
     if mark.doubled:
         reason = "has forgotten the key" if mark.key == "forgotten" else "cannot know the call"
         again = " again with the same key" if mark.key == "forgotten" else how
         effect = f"commits business effect {mark.effect}: {doubled(mark.nth)}"
-        return f"{who} calls the tool{again}; the tool {reason} and {effect}{lost}"
+        return f"{who} calls the tool{again}; the tool {reason} and {effect}"
     attempts = "" if mark.key == "no" else f", attempts {mark.attempts}"
-    return f"{who} calls the tool{how}; the tool commits business effect {mark.effect}{attempts}{lost}"
+    return f"{who} calls the tool{how}; the tool commits business effect {mark.effect}{attempts}"
 
 
 def _acknowledge(mark: Mark) -> str:
     closed = ": the gap is closed" if mark.closes else ""
     what = "the tool's refusal of" if mark.detail.get("refused") else "acknowledge"
     return f"{mark.who} commits {what} {mark.subject} with token {mark.token}{closed}"
+
+
+def _unauthorised(mark: Mark) -> str:
+    """Why a write should have been refused that was accepted."""
+    met = {
+        "token": f"the row holds token {mark.row_token}",
+        "owner": f"{mark.why.rpartition(' ')[2]} holds the lease",
+        "lease": "its lease has ended",
+    }
+    return f"without authority: {met[mark.lacks]}, and no guard compares the {mark.lacks}"
 
 
 def _refused(mark: Mark) -> str:
@@ -129,11 +149,13 @@ def _met(mark: Mark) -> str:
 def _fault(mark: Mark, kind: FaultKind) -> str:
     """The fault's own sentence, and what it meant for a worker that it struck."""
     whose = f"{mark.who}'s" if mark.who else "the"
-    said = kind.sentence.format(who=mark.who or "nobody", whose=whose, subject=mark.subject).strip()
+    said = kind.words(mark.detail)[0].format(who=mark.who or "nobody", whose=whose, subject=mark.subject).strip()
     if kind.worker == "lost" and not mark.token:
         return f"{said}; it held nothing"
-    if kind.worker == "lost" and mark.in_gap:
-        return f"{said}: the effect exists, the engine does not know"
+    died = "the answer dies with it" if any(one.how == "died" for one in mark.answers) else ""
+    unknown = "the effect exists, the engine does not know" if kind.worker == "lost" and mark.in_gap else ""
+    if died or unknown:
+        return f"{said}: {', '.join(filter(None, (died, unknown)))}"
     if kind.worker == "asleep" and mark.token is None:
         return f"{said}; it holds nothing"
     return f"{said}, alive without authority" if kind.worker == "awake" and mark.why else said
@@ -166,6 +188,7 @@ def sentences(rows: Sequence[Row] | Story) -> list[str]:
 
 
 _HEADS = {
+    "unauthorised": "A write without authority",
     "duplicate": "A duplicate effect",
     "lost": "A lost effect",
     "refused": "A stale worker",
@@ -191,6 +214,10 @@ def summary(told: Story) -> str:
         turn = _TURNS.get(mark.kind)
         if mark.kind == "refused" and not mark.who:
             turn = f"{mark.transaction} is refused{{by}}"
+        if told.box and told.box.kind == "unauthorised" and mark is told.marks[int(told.box.span.start)]:
+            turn = f"{{who}} writes {mark.transaction} without authority"
+        if mark.kind in FAULTS and turn and mark.detail.get("signal") == "SIGKILL":
+            turn = FAULTS[mark.kind].words(mark.detail)[0]
         if mark.kind == "claim":
             turn = "{who} recovers with token {token}" if mark.detail.get("recovered") else "{who} claims it"
         if turn:

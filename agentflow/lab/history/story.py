@@ -2,6 +2,9 @@
 
 This is the frozen model that `story_reader.read_story()` fills. It has a column for each entry and for each replay (which
 has no entry), and counts positions in columns.
+
+The past is never repainted: what is known of an entry is known when it is read. What shows itself later, such as whether an
+answer came, belongs to the later entry that shows it.
 """
 
 from __future__ import annotations
@@ -21,13 +24,29 @@ Position = float
 
 
 @dataclass(frozen=True)
-class Mark:
-    """One column: an entry, a replay of a claim (`9a`), the end of a run that lost its lease, or several alike.
+class ShownAnswer:
+    """What an entry shows of an earlier call of the tool, in column `call`.
 
-    `at` is in seconds since the first entry. A call of the tool has `answer` (effect, repeated or refused), `effect` (its
-    number), `nth` (which effect of its own action that is), `attempts`, `key` (same, no, new, forgotten), `reply` (received
-    or lost) and `reply_to`, the column where it was lost. `why` is what a refused write met first. `closes` says that an
-    acknowledgment ends a gap.
+    `how` is what became of the answer: received, lost, died (with its worker), or empty if only the caller, `who`, is known now
+    (`asked`: it was not known before).
+    """
+
+    call: int
+    who: str
+    how: str = ""
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One column: an entry, a replay (`9a`), the end of a run that lost its lease, or several alike.
+
+    `at` is in seconds since the first entry, `row` the place of its workflow among several, of which all but the first
+    are named. A call of the tool has `answer`
+    (effect, repeated or refused), `effect` (its number), `nth` (which effect of its own action that is), `attempts` and `key`
+    (same, no, new, forgotten). `why` is what a refused write met first, or what a write without authority should have met, whose
+    `lacks` names the guard that did not compare it. `closes` says that an acknowledgment ends a gap; `answers` is what the entry
+    shows of earlier calls.
     """
 
     label: str
@@ -45,11 +64,13 @@ class Mark:
     effect: int = 0
     attempts: int = 0
     key: str = ""
-    reply: str = ""
-    reply_to: int | None = None
     nth: int = 0
     in_gap: bool = False
     closes: bool = False
+    lacks: str = ""
+    answers: tuple[ShownAnswer, ...] = ()
+    row: int = 0
+    workflow: str = ""
     folded: tuple[Mark, ...] = ()
     n: int = 0
 
@@ -104,8 +125,16 @@ class Span:
 
 
 @dataclass(frozen=True)
+class WorkflowRow:
+    """A workflow's row: where its fencing token rose, and to what."""
+
+    name: str
+    tokens: tuple[tuple[Position, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Box:
-    """The one thing to see; `kind` is duplicate, lost, refused or gap."""
+    """The one thing to see; `kind` is unauthorised, duplicate, lost, refused or gap."""
 
     kind: str
     span: Span
@@ -126,8 +155,9 @@ class Story:
     gaps: tuple[Span, ...] = ()
     doubled: tuple[Span, ...] = ()
     lost: tuple[Span, ...] = ()
-    tokens: tuple[tuple[Position, int], ...] = ()
+    rows: tuple[WorkflowRow, ...] = ()
     box: Box | None = None
+    entries: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def now(self) -> Position:
@@ -175,7 +205,12 @@ def named(why: str, guards: Sequence[str]) -> str:
 
 
 def box_of(told: Story) -> Box | None:
-    """The one thing to see: a duplicate before a lost effect, before a refused write, before the gap."""
+    """The one thing to see: a write without authority, else a duplicate, a lost effect, a refused write, the gap."""
+    if (found := next((n for n, mark in enumerate(told.marks) if mark.lacks), None)) is not None:
+        mark = told.marks[found]
+        return Box(
+            "unauthorised", Span(found, found), f"{mark.why}, and written", f"no guard compares the {mark.lacks}"
+        )
     if told.doubled:
         last = told.marks[int(told.doubled[0].end)]
         return Box("duplicate", told.doubled[0], "duplicate effect", doubled(last.nth))
@@ -187,11 +222,14 @@ def box_of(told: Story) -> Box | None:
     return Box("gap", told.gaps[0], *IN_THE_GAP) if told.gaps else None
 
 
-FOLDABLE, LEAST = frozenset({"renew", "checkpoint", "replay"}), 4
+FOLDABLE, ALWAYS_FOLDED, LEAST = frozenset({"renew", "checkpoint", "replay"}), frozenset({"replay"}), 4
 
 
 def folded(told: Story, kinds: frozenset[str] = FOLDABLE) -> Story:
     """The same story with runs of four or more like marks of one worker in one column each."""
+
+    if sum(mark.kind in kinds for mark in told.marks) < LEAST:
+        return told
 
     def alike(column: int) -> object:
         mark = told.marks[column]
@@ -201,7 +239,7 @@ def folded(told: Story, kinds: frozenset[str] = FOLDABLE) -> Story:
     parts = [part for group in groups for part in ([group] if len(group) >= LEAST else [[one] for one in group])]
     if len(parts) == len(told.marks):
         return told
-    place: dict[int | None, int] = {column: new for new, part in enumerate(parts) for column in part}
+    place: dict[int, int] = {column: new for new, part in enumerate(parts) for column in part}
     return _moved(told, place, tuple(_together([told.marks[column] for column in part]) for part in parts))
 
 
@@ -212,7 +250,7 @@ def _together(marks: Sequence[Mark]) -> Mark:
     return replace(first, label=f"{first.label}–{last.label}", event="", at=last.at, n=last.n, folded=tuple(marks))
 
 
-def _moved(told: Story, place: Mapping[int | None, int], marks: tuple[Mark, ...]) -> Story:
+def _moved(told: Story, place: Mapping[int, int], marks: tuple[Mark, ...]) -> Story:
     def to(position: Position) -> Position:
         column = round(position + 0.25)
         return place.get(column, len(marks)) + (position - column)
@@ -225,12 +263,16 @@ def _moved(told: Story, place: Mapping[int | None, int], marks: tuple[Mark, ...]
 
     return replace(
         told,
-        marks=tuple(replace(mark, reply_to=place.get(mark.reply_to, mark.reply_to)) for mark in marks),
+        marks=tuple(
+            replace(mark, answers=tuple(replace(one, call=place[one.call]) for one in mark.answers)) if mark.answers else mark
+            for mark in marks
+        ),
         bands=tuple(
             replace(band, start=to(band.start), end=maybe(band.end), hollow=maybe(band.hollow)) for band in told.bands
         ),
         runs=tuple(replace(run, start=to(run.start), end=maybe(run.end)) for run in told.runs),
         sleeps=spans(told.sleeps), waits=spans(told.waits), gaps=spans(told.gaps), doubled=spans(told.doubled),
-        lost=spans(told.lost), tokens=tuple((to(start), token) for start, token in told.tokens),
+        lost=spans(told.lost),
+        rows=tuple(replace(row, tokens=tuple((to(start), token) for start, token in row.tokens)) for row in told.rows),
         box=told.box and replace(told.box, span=spans([told.box.span])[0]),
     )  # fmt: skip

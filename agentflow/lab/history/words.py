@@ -28,3 +28,8 @@ def by(names: Sequence[str]) -> str:
 def doubled(effects: int) -> str:
     """What is wrong with more than one effect of one action."""
     return f"one action intent, {'two' if effects == 2 else effects} effects"
+
+
+def letters(number: int) -> str:
+    """1 is a, 26 is z, 27 is aa."""
+    return (letters((number - 1) // 26) if number > 26 else "") + chr(97 + (number - 1) % 26)

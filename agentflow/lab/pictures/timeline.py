@@ -5,7 +5,7 @@ The same entries give the same bytes. `docs/pictures.md` says what each mark mea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -13,8 +13,8 @@ from typing import Literal
 
 from ..history.entries import Row
 from ..history.sentences import summary, twin
-from ..history.story import Mark, Story, folded
-from ..history.story_reader import read_story
+from ..history.story import ALWAYS_FOLDED, FOLDABLE, Mark, Story, folded
+from ..history.story_reader import read_story, story_of
 from . import timeline_spans
 from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
 from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Strip, flat, width
@@ -74,17 +74,20 @@ def timeline(
     """
     told = read_story(entries)
     text, said = twin(told), summary(told)
-    drawn = folded(told) if fold else told
-    if len(drawn.marks) > STRIP:
-        drawn = folded(drawn, frozenset({"replay"}))
+    lines = dict(zip((mark.label for mark in told.marks), text, strict=True))
+    kinds = FOLDABLE if fold else ALWAYS_FOLDED
+    drawn = folded(told, kinds)
     lanes, left_out = lanes_of(told, workers)
     text += [f"Not drawn: worker {name}" for name in left_out]
     layout = COMPACT if compact else FULL
     timed = axis == "milliseconds" and bool(drawn.marks) and all(mark.at is not None for mark in drawn.marks)
-    strips = _strips(drawn, layout, lanes, seconds, timed, live)
+    strips = _strips(drawn, lines, layout, lanes, seconds, timed, live)
     body, height, wide = [], 0, 0.0
+    past = _past(drawn, cursor, kinds) if cursor is not None else None
     for strip in strips:
-        tall = _draw(strip, cursor, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else "")
+        tall = _draw(
+            strip, cursor, past, schedule if strip is strips[-1] else "", _focus(drawn, cursor) if live else ""
+        )
         body.append(f'<g transform="translate(0 {height})">{"".join(strip.out)}</g>' if height else "".join(strip.out))
         height, wide = height + tall, max(wide, strip.edge + MARGIN)
     whole = _whole("\n".join(body), wide, height, said, text, live)
@@ -115,7 +118,9 @@ def _look_at(s: Strip, cursor: int | None) -> float | None:
 # -- layout --------------------------------------------------------------------------------------------------------------
 
 
-def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool) -> list[Strip]:
+def _strips(
+    told: Story, lines: Mapping[str, str], layout: Layout, lanes: Sequence[str], seconds: bool, timed: bool, live: bool
+) -> list[Strip]:  # fmt: skip
     count = len(told.marks)
     size = max(count, 1) if live or timed else _strip_size(count)
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
@@ -129,15 +134,14 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
         if last and told.marks[last - 1].doubled and layout is FULL:
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
-        edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
-        made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common))
+        edge = max(right + _overhang(told.marks[first:last]), whole, layout.width - MARGIN)
+        made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common, lines=lines))
+        timeline_spans.make_room(made[-1])
     return made
 
 
-def _overhang(marks: Sequence[Mark], pitch: float) -> float:
-    """How far words reach beyond the last column: those of a reply lost before it, and its own if they are long."""
-    if len(marks) > 1 and marks[-2].reply == "lost":
-        return 26 + max(0, 60 - pitch)  # closer columns leave the same words less of their own
+def _overhang(marks: Sequence[Mark]) -> float:
+    """How far words reach beyond the last column."""
     last = marks[-1] if marks else None
     return 0 if last is None or last.kind not in {"tool", "acknowledge"} else 16 if last.doubled else 13
 
@@ -174,32 +178,54 @@ def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
     return xs, cuts
 
 
-def _draw(s: Strip, cursor: int | None, schedule: str, focus: str) -> int:
-    """Draws the strip; returns its height."""
-    marks = s.told.marks
-    timeline_spans.scaffold(s)
-    for n in range(s.first, s.last):
-        clock(s, s.xs[n], marks[n])
-    if not marks:
-        s.text(GUTTER + PITCH / 2, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
-    timeline_spans.behind(s)
-    columns(s, focus)
-    timeline_spans.before(s)
+def _past(told: Story, cursor: int, kinds: frozenset[str]) -> Story | None:
+    """The story as it was at an entry, if more came later: its columns are the first of those that are drawn."""
+    past = folded(story_of([entry for entry in told.entries if entry.n <= cursor]), kinds)
+    begins = all(ours.label == theirs.label for ours, theirs in zip(past.marks, told.marks, strict=False))
+    return past if begins and len(past.marks) < len(told.marks) else None
+
+
+def _draw(s: Strip, cursor: int | None, past: Story | None, schedule: str, focus: str) -> int:
+    """Draws the strip; returns its height. What came after the cursor is faint, and what had come is as it was then."""
     tall = _height(s, schedule)
     back = [f'<rect width="{num(s.edge + MARGIN)}" height="{tall}" fill="{PAPER}"/>']
+    if past is not None:
+        then = min(max(len(past.marks), s.first), s.last)
+        rest = replace(s.told, box=None)  # a box of what came later is not there yet
+        later = replace(s, told=rest, whole=s.told, first=then, out=[], taken={"brackets": 1e9}, leases=[])
+        _layers(later, then, s.last, focus)
+        seen = s.x(then - 0.5)
+        back.append(f'<g opacity=".35">{"".join(later.out)}</g>')
+        back.append(f'<rect width="{num(seen)}" height="{tall}" fill="{PAPER}"/>' if then > s.first else "")
+        written, s.out = s.out, []
+        now = replace(s, told=past, whole=s.told, right=seen, taken={}, leases=[])
+        timeline_spans.scaffold(now)
+        if then > s.first:
+            _layers(now, s.first, then, focus)
+        s.out = written + now.out
+    else:
+        timeline_spans.scaffold(s)
+        _layers(s, s.first, s.last, focus)
+    if not s.told.marks:
+        s.text(GUTTER + PITCH / 2, s.lanes + s.layout.lane + 4, NOTHING, "h", 12)
     if cursor is not None:
         size = f'y="2" width="{num(s.pitch)}" height="{tall - 4}"'
         back += [
             f'<rect x="{num(s.xs[n] - s.pitch / 2)}" {size} fill="{INK}" opacity=".04"/>'
             for n in range(s.first, s.last)
-            if cursor in marks[n].entries
+            if cursor in s.told.marks[n].entries
         ]
-        later = next((n for n in range(s.first, s.last) if marks[n].n > cursor), None)
-        if later is not None:
-            left = s.x(later - 0.5)
-            s.rect(left, 0, s.edge - left, tall, PAPER, ' opacity=".65"')
     s.out[:0] = back
     return tall
+
+
+def _layers(s: Strip, first: int, last: int, focus: str) -> None:
+    """Draws what the marks stand on, the marks of these columns, and what lies over them."""
+    for n in range(first, last):
+        clock(s, s.xs[n], s.told.marks[n])
+    timeline_spans.behind(s)
+    columns(s, first, last, focus)
+    timeline_spans.before(s)
 
 
 def _height(s: Strip, schedule: str) -> int:

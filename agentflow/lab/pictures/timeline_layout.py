@@ -27,7 +27,7 @@ class Layout:
     """Sizes in px. `lanes` is where the first lane begins; `row` and what follows it are measured downwards.
 
     Lane, band and bar are relative to a lane's top; `row` to the bottom of the last lane; the rest to the row's line at
-    token 0, and from `labels` on to the line of the tool ledger.
+    token 0, and from `labels` on to the line of the tool ledger. Rows of several workflows are `between` apart.
     """
 
     numbers: int
@@ -48,10 +48,11 @@ class Layout:
     box: int
     end: int
     width: int
+    between: int
 
 
-FULL = Layout(22, 37, 54, 62, 66, 72, (18, 62), 46, 50, (24, 37, 50), 42, 94, (25, 38, 51), 66, 10, 46, 72, 500)
-COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68, (22, 35), 50, 9, 25, 89, 918)
+FULL = Layout(22, 37, 54, 62, 66, 72, (18, 62), 46, 50, (24, 37, 50), 42, 94, (25, 38, 51), 66, 10, 46, 72, 500, 70)
+COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68, (22, 35), 50, 9, 25, 89, 918, 60)
 PERSON, FAULT = 44, 13
 
 
@@ -116,7 +117,9 @@ class Strip:
 
     `xs` holds the middle of every column, `pitch` is how wide one is; `right` is where now is, `edge` where the
     scaffolding ends, `strips` the columns of all strips, `cuts` where an idle stretch was shortened. `out` is what has
-    been drawn; `taken` keeps, for each line of labels, how far to the right it is written on.
+    been drawn; `taken` keeps, for each line of labels, how far to the right it is written on; `leases` where a lane's top is
+    written on. `column` is the one that is drawn now. `whole` is the story that gives the places, of which `told` is the
+    beginning; `lines` are those of the text twin.
     """
 
     told: Story
@@ -134,9 +137,14 @@ class Strip:
     pitch: float = PITCH
     out: list[str] = field(default_factory=list)
     taken: dict[str, float] = field(default_factory=dict)
+    leases: list[tuple[float, float, str]] = field(default_factory=list)
+    column: int = 0
+    whole: Story | None = None
+    room_for_box: int = 0
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        layout = self.layout
+        layout, told = self.layout, self.whole or self.told
         self.lift = 0 if self.seconds else layout.seconds - layout.numbers
         if self.milliseconds:
             self.lift -= FAULT  # the names of faults have two lines
@@ -144,14 +152,21 @@ class Strip:
         self.faults = layout.faults - self.lift
         self.lanes = layout.lanes - self.lift
         self.floor = self.lanes + layout.lane * len(self.workers)
-        self.row = self.floor + layout.row
-        self.ledger = self.row + layout.ledger
-        self.drop = 14 if self.told.doubled else 0
+        self.boxed = told.marks[int(told.box.span.start)].row if told.box and self.room_for_box else 0
+        self.rows = [self._row(number) for number in range(max(1, len(told.rows)))]
+        self.row = self.rows[0]
+        self.zone = self.rows[-1] + layout.zone
+        self.ledger = self._row(len(self.rows)) - layout.between + layout.ledger
+        self.drop = 14 if told.doubled else 0
         self.person = self.ledger + self.drop + layout.labels[-1] + 25
-        self.below = self.drop + (PERSON if self.told.person else 0)
+        self.below = self.drop + (PERSON if told.person else 0)
         self.bracket = self.ledger + layout.bracket + self.below
-        top = max((token for _, token in self.told.tokens), default=0)
-        self.rise = min(10.0, 30 / max(top, 1))
+        top = max((token for row in told.rows for _, token in row.tokens), default=0)
+        self.rise = min(10.0, (30 if len(self.rows) == 1 else 15) / max(top, 1))
+
+    def _row(self, number: int) -> int:
+        """Where the line of this row lies at token 0, below the box if that needs room above it."""
+        return self.floor + self.layout.row + self.layout.between * number + self.room_for_box * (number > self.boxed)
 
     # -- where things are ----------------------------------------------------------------------------------------------
 
@@ -191,9 +206,9 @@ class Strip:
         place = self.workers.index(who) if who in self.workers else 2
         return HUES.get(who or "") or HUES["ABC"[min(place, 2)]]
 
-    def level(self, token: int) -> float:
+    def level(self, token: int, row: int = 0) -> float:
         """How high the row's line is under a token."""
-        return self.row - token * self.rise
+        return self.rows[row] - token * self.rise
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -210,6 +225,15 @@ class Strip:
     ) -> None:
         """A straight line."""
         self.path(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}", stroke, width, more, halo=halo)
+
+    def shaft(self, x: float, y1: float, y2: float, stroke: str, width_: float, more: str = "") -> None:
+        """A line up or down that leaves out the words of leases, which it would strike through."""
+        here, bottom, d = min(y1, y2), max(y1, y2), ""
+        struck = [y for left, y, said in self.leases if left - 3 < x and y + 3 < bottom and x < left + width(said) + 3]
+        for y in sorted(struck):
+            if here < y - 10:
+                d, here = f"{d}M{num(x)} {num(here)}V{num(y - 10)}", y + 3
+        self.path(f"{d}M{num(x)} {num(here)}V{num(bottom)}", stroke, width_, more)
 
     def filled(self, d: str, hue: str) -> None:
         """A filled shape without an outline."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from ..history.sentences import lease_of
 from ..history.story import Band, Box, Mark, Position, ProcessRun, Span
+from ..history.words import EFFECT_LOST, IN_THE_GAP
 from .svg import DASHED, HUES, INK, PAPER, RULE, num
 from .timeline_layout import COMPACT, FULL, GUTTER, Strip, shortened, width
 from .timeline_tool_calls import QUIET
 
-WORDS = GUTTER + 16  # `outside world` is longer than the gutter in a wide font
+WORDS = GUTTER + 10  # `outside world` is longer than the gutter in a wide font
 SILENT = {*QUIET, "stop", "replay"}
+NARROW = {"unauthorised", "refused"}
+"""Boxes of one write, which hang under its wall; the others are those of a bracket."""
 DASHES = f' stroke-dasharray="{DASHED["C"]}"'
 
 
@@ -27,7 +30,7 @@ def behind(s: Strip) -> None:
         band(s, lease)
     for run in s.told.runs:
         bar(s, run)
-    state_texts(s)
+    lease_labels(s)
 
 
 def before(s: Strip) -> None:
@@ -36,7 +39,9 @@ def before(s: Strip) -> None:
         waits(s, span)
     brackets(s)
     box(s)
-    lease_labels(s)
+    for x, y, said in s.leases:
+        s.text(x, y, said, "h")
+    state_texts(s)
     for x in s.cuts:
         s.line(x - 4, s.rule + 0.5, x + 4, s.rule + 0.5, PAPER, 4)
         s.path(f"M{num(x - 6)} {s.rule + 7}l4 -13m4 13l4 -13", INK, 1.5)
@@ -63,7 +68,12 @@ def scaffold(s: Strip) -> None:
         s.line(GUTTER, bar, s.edge, bar, RULE, 1)
     s.line(10, s.floor + 0.5, s.edge - 2, s.floor + 0.5, RULE, 1)
     s.text(10, s.row - 12, "PostgreSQL", "b", 12)
-    s.text(10, s.row + 3, "workflow row", "m")
+    for y, one in zip(s.rows, s.told.rows or [None], strict=False):
+        name = one.name if one and len(s.rows) > 1 else "workflow row"
+        s.text(10, y + 3, shortened(name, GUTTER - 14), "m")
+    if not s.told.marks:
+        s.line(WORDS, s.row, s.edge, s.row, RULE, 1)
+        s.line(WORDS, s.ledger, s.edge, s.ledger, RULE, 1)
     s.text(10, s.ledger - 3, "outside world", "b", 12)
     s.text(10, s.ledger + 12, "tool ledger", "m")
     if s.told.person:
@@ -75,7 +85,7 @@ def gap(s: Strip, span: Span) -> None:
     """The hatch over the time in which the engine does not know the outcome; an edge where it came to know."""
     if not s.crosses(span.start, span.end):
         return
-    left, right, top, bottom = max(s.x(span.start), WORDS), s.x(span.end), s.row + s.layout.zone, s.ledger - 1
+    left, right, top, bottom = max(s.x(span.start), WORDS), s.x(span.end), s.zone, s.ledger - 1
     wide, high = right - left, bottom - top
     s.rect(left, top, wide, high, more=' opacity=".07"')
     parts = []
@@ -101,17 +111,16 @@ def ledger(s: Strip) -> None:
 
 
 def row(s: Strip) -> None:
-    """The line of the workflow's row; each claim lifts it, since its height is the fencing token."""
-    steps = s.told.tokens
-    if not steps:
-        return
-    before = [token for where, token in steps if where < s.first - 0.5]
-    start = s.x(steps[0][0])
-    d = f"M{num(start)} {num(s.level(before[-1] if before else steps[0][1]))}"
-    for where, token in steps:
-        if s.holds(where) and where != steps[0][0]:
-            d += f"H{num(s.x(where))}V{num(s.level(token))}"
-    s.path(d + f"H{num(s.right)}", INK, 1.8)
+    """The line of each workflow's row; each claim lifts it, since its height is the fencing token."""
+    for number, one in enumerate(s.told.rows):
+        if not one.tokens or one.tokens[0][0] >= s.last - 0.5:
+            continue
+        before = [token for where, token in one.tokens if where < s.first - 0.5]
+        d = f"M{num(s.x(one.tokens[0][0]))} {num(s.level(before[-1] if before else one.tokens[0][1], number))}"
+        for where, token in one.tokens:
+            if s.holds(where) and where != one.tokens[0][0]:
+                d += f"H{num(s.x(where))}V{num(s.level(token, number))}"
+        s.path(d + f"H{num(s.right)}", INK, 1.8)
 
 
 def band(s: Strip, lease: Band) -> None:
@@ -148,17 +157,18 @@ def unauthorised(s: Strip) -> list[tuple[str, Position, Position]]:
 
 
 def state_texts(s: Strip) -> None:
-    """`paused` and `without authority`, where the lane has room for the words."""
+    """`paused` and `without authority`, as soon as the lane has room for the words."""
     for sleep in s.told.sleeps:
-        y, start, end = s.bar(sleep.what), s.x(sleep.start), s.x(sleep.end)
-        if y is None or not s.crosses(sleep.start, sleep.end):
+        y, end = s.bar(sleep.what), sleep.end
+        if y is None or not s.crosses(sleep.start, end):
             continue
-        out = [s.x(a) for who, a, b in unauthorised(s) if who == sleep.what and sleep.start < b and a < sleep.end]
-        bare = max(out[0], start) if out else end
-        if s.holds(sleep.start) and bare - start >= width("paused") + 12:
-            s.text(start + 10, y + 4, "paused", "h")
+        out = [
+            max(a, sleep.start) for who, a, b in unauthorised(s) if who == sleep.what and sleep.start < b and a < end
+        ]
+        if s.holds(sleep.start):
+            _between(s, s.x(sleep.start), s.x(out[0] if out else end), y + 4, "paused")
         if out:
-            _between(s, bare, end, y + 4, "paused, without authority")
+            _between(s, s.x(out[0]), s.x(end), y + 4, "paused, without authority")
     for who, begin, hollow in unauthorised(s):
         own = [n for n, m in enumerate(s.told.marks) if m.who == who and m.kind != "expire" and begin <= n <= hollow]
         asleep = any(sleep.what == who and sleep.start <= begin < sleep.end for sleep in s.told.sleeps)
@@ -168,23 +178,22 @@ def state_texts(s: Strip) -> None:
 
 
 def _between(s: Strip, left: float, right: float, y: float, said: str) -> None:
-    if right - left >= width(said) + 12:
-        s.text((left + right) / 2, y, said, "c m h")
+    if right - left >= width(said) + 14:
+        s.text(left + 9, y, said, "m h")
 
 
 def lease_labels(s: Strip) -> None:
-    """`lease 3 s · token 1` above each band, shorter where the next one begins soon."""
-    for lease in s.told.bands:
+    """Where `lease 3 s · token 1` stands above each band: behind the words of the lease before, shorter if there are such."""
+    for lease in sorted(s.told.bands, key=lambda band: band.start):
         top, end = s.lane(lease.who), s.told.now if lease.end is None else lease.end
         if top is None or not s.crosses(lease.start, max(end, lease.start + 0.1)):
             continue
-        later = [s.x(b.start) for b in s.told.bands if b.who == lease.who and b.start > lease.start]
-        x, y = s.x(lease.start), top + s.layout.band[0] - 5
-        room = min([*later, s.edge]) - x - 6
-        names = (f"{lease_of(lease.seconds)} · token {lease.token}", f"token {lease.token}")
-        said = next((name for name in names if width(name) <= room), "")
-        if said and s.fits(f"lease {lease.who}", x, x + width(said)):
-            s.text(x, y, said, "h")
+        x, y, row = s.x(lease.start), top + s.layout.band[0] - 5, f"lease {lease.who}"
+        free = s.taken.get(row, -1e9) + 5
+        said = f"token {lease.token}" if free > x else f"{lease_of(lease.seconds)} · token {lease.token}"
+        x = max(x, free)
+        if x + width(said) <= max(s.edge, s.right) and s.fits(row, x, x + width(said)):
+            s.leases.append((x, y, said))
 
 
 def waits(s: Strip, span: Span) -> None:
@@ -192,7 +201,8 @@ def waits(s: Strip, span: Span) -> None:
     for where, side in ((span.start, 1), (span.end, -1)):
         if s.holds(where) and (side == 1 or span.closed):
             x = s.x(where) - 9 * side  # outside of the arrow that begins or ends the wait
-            y = s.level(max((token for at, token in s.told.tokens if at <= where), default=0)) - 10
+            mark = s.told.marks[int(where)]
+            y = s.level(mark.row_token, mark.row) - 10
             s.path(f"M{num(x + 3 * side)} {num(y)}c{-7 * side} 6 {-7 * side} 14 0 20", INK, 2.5, halo=6)
 
 
@@ -203,19 +213,19 @@ def brackets(s: Strip) -> None:
     """Below the world: a bracket for each gap, doubled for a duplicate, dotted for an effect that never came."""
     for span in s.told.gaps:
         if span.closed and s.holds(span.end):
-            s.line(s.x(span.end), s.row + s.layout.zone - 3, s.x(span.end), s.ledger, INK, 1.8)
+            s.line(s.x(span.end), s.zone - 3, s.x(span.end), s.ledger, INK, 1.8)
         if not any(double.start < span.end and span.start < double.end for double in s.told.doubled):
-            _bracket(s, span, span.closed)
+            _bracket(s, span, span.closed, IN_THE_GAP[0])
     for span in s.told.doubled:
-        _bracket(s, span, True, doubled=True)
+        _bracket(s, span, True, "duplicate effect", doubled=True)
     for span in s.told.lost:
-        _bracket(s, span, span.closed)
+        _bracket(s, span, span.closed, EFFECT_LOST[0])
         if s.holds(span.start):
             d = f"M{num(s.x(span.start))} {s.ledger - 10}l10 10l-10 10l-10 -10z"
             s.path(d, INK, 2, ' stroke-dasharray="2 2.4"', PAPER, halo=6)
 
 
-def _bracket(s: Strip, span: Span, closed: bool, doubled: bool = False) -> None:
+def _bracket(s: Strip, span: Span, closed: bool, name: str, doubled: bool = False) -> None:
     if not s.crosses(span.start, span.end):
         return
     y, leg = s.bracket, s.layout.leg + (4 if doubled else 0)
@@ -226,13 +236,23 @@ def _bracket(s: Strip, span: Span, closed: bool, doubled: bool = False) -> None:
     s.path(d, INK, 6.5 if doubled else 3)
     if doubled:
         s.path(d, PAPER, 2)
+    found = s.told.box
+    if found is None or found.span != span or found.kind in NARROW or (s.first, s.last) != _best(s, span):
+        middle, short = (
+            (s.x(span.start) + s.x(span.end)) / 2,
+            name.rpartition(" ")[2] if name == IN_THE_GAP[0] else name,
+        )
+        for said in (name, short):
+            x = max(GUTTER + width(said, 11, True) / 2, min(middle, s.edge - width(said, 11, True) / 2))
+            if s.label("brackets", x, y + 15, said, "c b h"):
+                break
 
 
 def box(s: Strip) -> None:
     """The one inverted box: on this strip if what it tells is seen here best."""
     found = s.told.box
-    if found and found.kind == "refused":
-        _box_of_refusal(s, found)
+    if found and found.kind in NARROW:
+        _box_below(s, found)
     elif found and (s.first, s.last) == _best(s, found.span):
         middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
         s.path(f"M{num(middle)} {s.bracket}v8", INK, 3)
@@ -246,31 +266,35 @@ def _best(s: Strip, span: Span) -> tuple[int, int]:
 
 def has_bracket(s: Strip) -> bool:
     """Whether something hangs below the world on this strip."""
-    spans = (*s.told.gaps, *s.told.doubled, *s.told.lost)
-    return box_is_low(s) or any(s.crosses(span.start, span.end) for span in spans)
+    return any(s.crosses(span.start, span.end) for span in (*s.told.gaps, *s.told.doubled, *s.told.lost))
 
 
 def room_for_schedule(s: Strip) -> float:
     """How wide a text may be in the lower left corner."""
     taken = [s.x(n) - 40 for n in range(s.first, s.last) if s.told.marks[n].kind == "tool"]
     found = s.told.box
-    if found is not None and has_bracket(s) and (s.first, s.last) == _best(s, found.span):
+    if found is not None and found.kind not in NARROW and (s.first, s.last) == _best(s, found.span):
         middle = (s.x(found.span.start) + s.x(found.span.end)) / 2
         taken.append(_left(s, middle, _box_width(s, found)))
+    spans = (*s.told.gaps, *s.told.doubled, *s.told.lost)
+    taken += [s.x(span.start) - 40 for span in spans if s.crosses(span.start, span.end)]
     return min([*taken, s.edge]) - 20
 
 
-def box_is_low(s: Strip) -> bool:
-    """Whether the box of a refused write has to hang below the world, since others write beside it."""
+def make_room(s: Strip) -> None:
+    """Moves what lies below the row down if the box of a write would hang over what others write beside it."""
     found = s.told.box
-    if found is None or found.kind != "refused" or not s.holds(found.span.start):
-        return False
-    column = int(found.span.start)
-    wide = _box_width(s, found)
+    if found is None or found.kind not in NARROW or not s.holds(found.span.start):
+        return
+    column, wide = int(found.span.start), _box_width(s, found)
     left = _left(s, s.xs[column], wide)
     written = [(s.xs[n], half_of(s.told.marks[n])) for n in range(s.first, s.last) if n != column]
-    writes = any(half and left - half < x < left + wide + half for x, half in written)
-    return writes or any(gap.start <= column <= gap.end for gap in s.told.gaps)
+    beside = any(half and left - half < x < left + wide + half for x, half in written)
+    gap = any(gap.start <= column <= gap.end for gap in s.told.gaps)
+    above = s.told.marks[column].row < len(s.told.rows) - 1
+    if found.kind == "unauthorised" or beside or gap or above:
+        s.room_for_box = s.layout.box + 22
+        s.__post_init__()
 
 
 def half_of(mark: Mark) -> float:
@@ -278,13 +302,21 @@ def half_of(mark: Mark) -> float:
     return 0.0 if mark.kind in SILENT else 18.0 if mark.kind == "tool" else width(mark.kind) / 2
 
 
-def _box_of_refusal(s: Strip, found: Box) -> None:
+def _box_below(s: Strip, found: Box) -> None:
+    """The box of one write hangs under its wall; below the names if others write beside it."""
     if not s.holds(found.span.start):
         return
-    x, line = s.x(found.span.start), s.level(s.told.marks[int(found.span.start)].row_token)
-    y = s.bracket + 7 if box_is_low(s) else line + 30
-    s.line(x, line + 2, x, y, PAPER, 7)
-    s.path(f"M{num(x)} {num(line + 1)}V{num(y + 1)}", INK, 3)
+    mark = s.told.marks[int(found.span.start)]
+    x, line, row = s.x(found.span.start), s.level(mark.row_token, mark.row), s.rows[mark.row]
+    named = found.kind == "unauthorised"
+    y = row + s.layout.names[2] + 12 if s.room_for_box else line + 30
+    top = y - 7 if named else line + 1
+    s.line(x, top, x, y, PAPER, 7)
+    s.path(f"M{num(x)} {num(top)}V{num(y + 1)}", INK, 3)
+    after = [s.xs[n] for n in range(int(found.span.start) + 1, s.last) if s.told.marks[n].kind == "tool"]
+    wide = _box_width(s, found)
+    if after and x > after[0] - 14 - wide + 10:
+        x = min(x, after[0] - 14 - wide / 2)  # it hides no call of the tool if it need not
     _inverted(s, x, y, found)
 
 

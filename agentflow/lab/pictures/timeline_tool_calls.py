@@ -1,11 +1,11 @@
-"""A call of the tool: the request to the world, what it did there, and the reply, if it came."""
+"""A call of the tool: the request to the world, what it did there, and what later entries show of its caller and its answer."""
 
 from __future__ import annotations
 
 from ..history.faults import FAULTS
-from ..history.story import Mark
+from ..history.story import Mark, ShownAnswer
 from .svg import INK, PAPER, num
-from .timeline_layout import FULL, Strip, width
+from .timeline_layout import FULL, Strip
 
 ROOM_OF_A_STEP = 60
 TOOL_KEYS = {"same": "same key", "no": "no key", "new": "new key", "forgotten": "key forgotten"}
@@ -23,27 +23,23 @@ def ring(s: Strip, x: float) -> None:
     s.out.append(f'<circle cx="{num(x)}" cy="{s.ledger}" r="8" fill="{PAPER}" stroke="{INK}" stroke-width="2.5"/>')
 
 
-def beside(s: Strip, x: float) -> list[Mark]:
-    """The marks in the columns before and after."""
-    column = next(n for n in range(s.first, s.last) if s.xs[n] == x)
-    return [s.told.marks[n] for n in (column - 1, column + 1) if s.first <= n < s.last]
+def before(s: Strip) -> Mark | None:
+    """The mark in the column before; what comes after is no part of a mark."""
+    return s.told.marks[s.column - 1] if s.column > s.first else None
 
 
 def tool(s: Strip, x: float, mark: Mark) -> None:
-    """A request to the world, what it did there, and the reply if it came."""
-    y, big = s.bar(mark.who), mark.doubled
-    effect = 11 if not big else 33 if s.layout is FULL else 24
+    """A request to the world, and what it did there; from no lane if several workers may have sent it."""
+    y, effect = s.bar(mark.who), 11 if not mark.doubled else 33 if s.layout is FULL else 24
     tip = s.ledger - {"effect": effect, "repeated": 9, "refused": 13}.get(mark.answer, 10)
+    hue, edge = (INK, s.floor) if y is None else (s.hue(mark.who), y + s.layout.band[1] - s.layout.bar)
+    s.line(x, edge, x, tip - 11, PAPER, 6)
+    s.shaft(x, edge if y is None else y, tip - 8, hue, 2.2)
+    s.filled(f"M{num(x)} {num(tip)}l-5.4 -10.8h10.8z", hue)
     if y is not None:
-        hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
-        s.line(x, edge, x, tip - 11, PAPER, 6)
-        s.line(x, y, x, tip - 8, hue, 2.2)
-        s.filled(f"M{num(x)} {num(tip)}l-5.4 -10.8h10.8z", hue)
         dot(s, x, y, hue)
     _in_world(s, x, mark)
     _tool_labels(s, x, mark)
-    if y is not None and not big:
-        _reply(s, x, y, mark)
 
 
 def _in_world(s: Strip, x: float, mark: Mark) -> None:
@@ -64,10 +60,8 @@ def _in_world(s: Strip, x: float, mark: Mark) -> None:
 
 
 def _tool_labels(s: Strip, x: float, mark: Mark) -> None:
-    key, effect, down = TOOL_KEYS.get(mark.key, ""), f"effect {mark.effect}", 0
-    lines = [f"tool, {key}" if key else "tool"]
-    if key and not _has_room(s, x, lines[0]):
-        lines[0] = key.removeprefix("key ")
+    effect, down = f"effect {mark.effect}", 0
+    lines = [TOOL_KEYS.get(mark.key, "tool")]
     if mark.doubled:
         down = 20 if s.layout is FULL else 10
     elif s.layout is FULL and mark.attempts and mark.key != "no" and mark.answer != "refused":
@@ -78,39 +72,37 @@ def _tool_labels(s: Strip, x: float, mark: Mark) -> None:
     s.labels("tool", x, [(s.ledger + at + down, said, kinds[n]) for n, (said, at) in places])
 
 
-def _has_room(s: Strip, x: float, said: str) -> bool:
-    """Whether no neighbour is a call of the tool too."""
-    return width(said) <= ROOM_OF_A_STEP or all(one.kind != "tool" for one in beside(s, x))
+def answered(s: Strip, x: float, mark: Mark) -> None:
+    """What this entry shows of earlier calls: who made them, and what became of their answers."""
+    for one in mark.answers:
+        y, call = s.bar(one.who), s.told.marks[one.call]
+        if y is None:
+            continue
+        at, hue, edge = s.x(one.call), s.hue(one.who), y + s.layout.band[1] - s.layout.bar
+        if one.asked and s.holds(one.call):
+            s.line(at, y, at, s.floor, hue, 2.2)
+            dot(s, at, y, hue)
+        if one.how == "received" and s.holds(one.call) and not call.doubled:
+            start = s.ledger - (8 if call.answer == "repeated" else 10)
+            s.line(at + 13, start, at + 13, edge, PAPER, 5)
+            s.shaft(at + 13, start, edge - 2, hue, 1.5)
+            s.filled(f"M{num(at + 13)} {edge - 10}l-4 8h8z", hue)
+        elif one.how in {"lost", "died"}:
+            _unheard(s, x, y, one)
 
 
-def _reply(s: Strip, x: float, y: int, mark: Mark) -> None:
-    hue, edge = s.hue(mark.who), y + s.layout.band[1] - s.layout.bar
-    if mark.reply == "lost":
-        _lost_reply(s, x, edge + 4, mark)
-    elif mark.reply == "received":
-        start = s.ledger - (8 if mark.answer == "repeated" else 10)
-        s.line(x + 13, start, x + 13, edge, PAPER, 5)
-        s.line(x + 13, start, x + 13, edge - 2, hue, 1.5)
-        s.filled(f"M{num(x + 13)} {edge - 10}l-4 8h8z", hue)
+def _unheard(s: Strip, x: float, y: int, one: ShownAnswer) -> None:
+    """The answer on its way: cut by two strokes, dotted beyond; at the worker if it died with it.
 
-
-def _lost_reply(s: Strip, x: float, goal: float, mark: Mark) -> None:
-    """The reply on its way to a worker that never hears it: cut by two strokes, dotted beyond."""
-    hue, y = s.hue(mark.who), s.ledger - 12
-    reach = min(s.x(mark.reply_to) - x if mark.reply_to is not None else s.pitch, s.pitch) - 3
-    dx, dy = reach - 8 if reach > 12 else 10, goal - y
-    cut = (x + 8 + dx * 0.6, y + dy * 0.6)
-    more = (x + 8 + dx * 0.66, y + dy * 0.66)
-    s.line(x + 8, y, *cut, hue, 2.2, halo=6)
-    s.line(*more, x + 8 + dx, goal, hue, 2.2, ' stroke-dasharray="2 4"', halo=6)
+    It comes from the call if that is in the column before, else from below.
+    """
+    hue, died = s.hue(one.who), one.how == "died"
+    goal = (x - 8, y + 10) if died else (x - 11, y + s.layout.band[1] - s.layout.bar + 4)
+    beside = one.call == s.column - 1 and s.holds(one.call)
+    start = (s.x(one.call) + 8, s.ledger - 12) if beside else (x - min(34, s.pitch / 2), goal[1] + 52)
+    places = (0.84, 0.89) if died and beside else (0.6, 0.66) if beside else (0.5, 0.64)
+    cut, more = ((start[0] + (goal[0] - start[0]) * at, start[1] + (goal[1] - start[1]) * at) for at in places)
+    s.line(*start, *cut, hue, 2.2, halo=6)
+    s.line(*more, *goal, hue, 2.2, ' stroke-dasharray="2 4"', halo=6)
     for px, py in (cut, more):
         s.path(f"M{num(px - 12)} {num(py - 3)}l24 6", INK, 4, halo=8)
-    if _is_quiet(s, mark):
-        s.text((cut[0] + more[0]) / 2 + max(13.0, s.pitch - 47), (cut[1] + more[1]) / 2 - 2.5, "reply lost", "b h", 12)
-
-
-def _is_quiet(s: Strip, mark: Mark) -> bool:
-    """Whether the words `reply lost` have room: no arrow in the next column, which they reach into."""
-    after = s.told.marks.index(mark) + 1
-    beside = s.told.marks[after : after + 2]
-    return after + 1 <= s.last and all(one.kind in QUIET for one in beside[:1]) and not s.milliseconds

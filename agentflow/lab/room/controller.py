@@ -151,6 +151,8 @@ class Controller:
                 if moves:
                     self.recording.note(observe(self.stepper, moves[-1].asked), *moves)
             self._say(done)
+            told = range(max(1, self.length - len(done) + 1), self.length + 1)
+            self.sentence = " ".join(f"{n}. {self.sentences[n - 1]}" for n in told)
             self.remark = f"The database saw them in this order: {', '.join(moved.move.lane for moved in done)}."
             return Moves(done)
 
@@ -220,7 +222,7 @@ class Controller:
             if entry is not None:
                 self._exists(entry)
             at = entry or self.entry or self.length
-            line = self.recording.frames[self.recording.at(self.workflow, at)].line if at else self.stepper.line
+            line = self.recording.frames[self.recording.at(at)].line if at else self.stepper.line
             done = self._play(line)
             self.remark = f"Forked at entry {at}. From here you can go on differently."
             return done
@@ -280,7 +282,7 @@ class Controller:
     def scene(self) -> Scene:
         """Everything that there is to show, as data."""
         frames, setting = self.recording.frames, self.stepper.setting
-        at = self.recording.at(self.workflow, self.entry) if self.entry else len(frames) - 1
+        at = self.recording.at(self.entry) if self.entry else len(frames) - 1
         frame, before, now = frames[at], frames[max(0, at - 1)], frames[-1]
         looking = f"looking back: {self.entry}. {self.sentences[self.entry - 1]}" if self.entry else ""
         shared = setting.names == "shared"  # the history cannot tell its workers apart
@@ -328,7 +330,7 @@ class Controller:
         if not moves:
             return moves
         last, frames = moves[-1], self.recording.frames
-        before = frames[-2].lengths.get(self.workflow, 0)
+        before = sum(frames[-2].lengths.values())
         newest = self.recording.entries(self.workflow)[-1:]
         self.remark = ""
         waited_for = last.passed and newest and newest[0]["transaction"] == last.passed.transaction and not last.said

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model import Boundary
-from ..history.entries import Row
+from ..history.entries import Row, merged
 from ..history.faults import fault
 from ..history.story import Story
 from ..history.story_reader import read_story
@@ -32,7 +32,7 @@ class Frame:
     def writer(self, workflow: str) -> str:
         """The lane whose commit changed the workflow's rows last; empty for the laboratory itself."""
         mine = (one for one in self.moves if one.workflow == workflow)
-        wrote = (one for one in mine if one.passed and one.passed.outcome == "committed")
+        wrote = (one for one in mine if one.passed and one.passed.outcome == "committed" and one.ended != "idle")
         last = next(reversed((*self.moves, *wrote)), None)
         return last.move.lane if last and not fault(last.move.verb).worker else ""
 
@@ -43,6 +43,7 @@ class Recording:
     def __init__(self, line: str) -> None:
         self.frames = [Frame(line=line)]
         self._histories: Mapping[str, Sequence[Row]] = {}
+        self._together: list[Row] = []  # those of several workflows in the order in which they came
         self._stories: dict[str, Story] = {}
         self._last: dict[str, Moved] = {}
         self._held: dict[str, int] = {}
@@ -64,18 +65,18 @@ class Recording:
     # -- what can be asked ---------------------------------------------------------------------------------------------
 
     def story(self, workflow: str) -> Story:
-        """The history of a workflow as far as it was recorded, read once."""
+        """The history of a workflow as far as it was recorded, read once; of several workflows that of all."""
         if workflow not in self._stories:
             self._stories[workflow] = read_story(self.entries(workflow))
         return self._stories[workflow]
 
     def entries(self, workflow: str) -> Sequence[Row]:
-        """The entries of a workflow as far as they were recorded."""
-        return self._histories.get(workflow, [])
+        """The entries of a workflow as far as they were recorded; of several workflows those of all, numbered together."""
+        return self._together if len(self._histories) > 1 else self._histories.get(workflow, [])
 
-    def at(self, workflow: str, entry: int) -> int:
-        """The number of the first frame in which the workflow has this entry; the last frame if no frame has it."""
-        found = (n for n, frame in enumerate(self.frames) if frame.lengths.get(workflow, 0) >= entry)
+    def at(self, entry: int) -> int:
+        """The number of the first frame in which there is this entry; the last frame if no frame has it."""
+        found = (n for n, frame in enumerate(self.frames) if sum(frame.lengths.values()) >= entry)
         return next(found, len(self.frames) - 1)
 
     @property
@@ -88,6 +89,8 @@ class Recording:
 
     def _frame(self, frame: Frame, observed: Observed) -> Frame:
         """The frame with the rows and lanes that were observed."""
+        new = [row for name, rows in observed.histories.items() for row in rows[len(self._histories.get(name, ())) :]]
+        self._together += merged(new)
         self._histories, self._stories = {**self._histories, **observed.histories}, {}
         lengths, rows = {name: len(entries) for name, entries in self._histories.items()}, observed.rows
         lanes = tuple(
@@ -108,7 +111,7 @@ class Recording:
         """Where the worker is, in words."""
         last = self._last.get(lane.name)
         if not lane.alive:
-            return last.said.removeprefix(f"{lane.name} is ") if last else "gone"
+            return last.said.removeprefix(f"{lane.name} ").removeprefix("is ") if last else "gone"
         if last is None or at is None:
             return "idle"
         if at.transaction == "claim" and at.edge == "before":

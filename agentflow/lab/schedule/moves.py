@@ -112,7 +112,16 @@ class Maker:
     def moved(self, move: Move, report: Report) -> Moved:
         """What the lane's report says that the move did."""
         workflow = (report.passed.workflow if report.passed else None) or report.standing.workflow
+        if report.ended == "idle" and report.passed and not workflow:
+            workflow = self._passed_over(report.passed)
         return Moved(move, report.passed, report.asked, report.standing, report.ended, workflow, trouble=report.trouble)
+
+    def _passed_over(self, claim: Boundary) -> str | None:
+        """Records that this claim came back empty, with each workflow that another worker holds; returns the first."""
+        held = [name for name, row in self.rows().items() if row["leased"]]
+        for workflow_id in held:
+            self._record(workflow_id, "pass_over", claim, workflow_id)
+        return held[0] if held else None
 
     def _kill(self, move: Move) -> Moved:
         lane = self.lanes.lane(move.lane)
@@ -136,9 +145,10 @@ class Maker:
     def mourn(self, move: Move, at: Boundary | None, inside: bool = False) -> Moved:
         """Records that the worker is gone. `inside`: not where it stood, but somewhere after it."""
         place = f" during {at.name}" if at and inside else _where(at)
+        lost = "is killed" if self.lanes.kind == "process" else "crashes"
         if at and at.workflow:
             self._record(at.workflow, move.verb, at, place.strip())
-        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} is killed{place}")
+        return Moved(move, workflow=at.workflow if at else None, said=f"{move.lane} {lost}{place}")
 
     def _start(self, move: Move) -> Moved:
         at = self.lanes.restart(move.lane).standing
@@ -205,7 +215,8 @@ class Maker:
 
     def _record(self, workflow_id: str, verb: str, at: Boundary | None = None, subject: str | None = None) -> None:
         who = {"worker": at.worker, "token": at.token} if at else {}
-        self.engine.record_fault(workflow_id, fault(verb).event, at=subject, **who)  # type: ignore[arg-type]
+        signal = fault(verb).signalled[0] if self.lanes.kind == "process" else ""
+        self.engine.record_fault(workflow_id, fault(verb).event, at=subject, signal=signal, **who)  # type: ignore[arg-type]
 
     def _embedded(self) -> Server:
         server = Server(default_home())

@@ -1,4 +1,4 @@
-"""Plays one schedule in a schema that is dropped afterwards: what `agentflow play` does."""
+"""Plays one schedule in a schema that is dropped afterwards, as `agentflow play` does; or several, for a picture of them all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from ...evidence import promise
 from ...model import Tool
 from ...run import Workflow
 from ..broken.catalogue import engine_class
+from ..history.entries import Row
 from ..laboratory.laboratory import PATIENT
 from ..laboratory.scratch_schema import new_name, own_schema
+from ..pictures.multiples import draw_multiples
+from ..pictures.svg import Picture
 from .capsule import Capsule, capture, lost_effects
 from .grammar import Schedule, Setting, parse
 from .lane_set import LaneKind
@@ -84,3 +87,16 @@ def play(
             engine.close()
     trouble = [f'"{moved.move}": {moved.trouble}' for moved in moves if moved.trouble]
     return Played(capsule, figures, (*capsule.outcome["problems"], *trouble))
+
+
+def small_multiples(engine: Engine, lines: Mapping[str, str]) -> Picture:
+    """Plays each schedule on the engine's laboratory, which is emptied before; returns their pictures, one under the other.
+
+    `lines` are schedules by the names that they get; the rows of the last one stay. Raises like Stepper.play().
+    """
+    told: dict[str, list[Row]] = {}
+    with Stepper(engine) as stepper:
+        for name, line in lines.items():
+            stepper.play(line)
+            told[name] = [row for workflow_id in stepper.workflows for row in stepper.engine.history(workflow_id)]
+    return draw_multiples(told)

@@ -57,7 +57,7 @@ class Preset:
 PRESETS: Mapping[str, Preset] = {
     "happy path": Preset("A*", "Seven transactions, one worker, one effect."),
     "acknowledgment gap": Preset(
-        "A*5 A! expire B*", "A is killed after the effect and before it could say so; B asks again with the same key."
+        "A*5 A! expire B*", "A crashes after the effect and before it could say so; B asks again with the same key."
     ),
     "stale worker": Preset(
         "A*2 A|| expire B* A> A", "A sleeps past its lease, B finishes, A wakes up and is refused by the fencing token."

@@ -319,13 +319,14 @@ class Stepper:
 
     def _settled(self, moves: Sequence[Move]) -> tuple[list[Moved], list[LaneError]]:
         """What the workers of a race did, and the errors of those that are still on their way."""
-        done, late = [], []
+        reports, late = [], []
         for move in moves:
             try:
-                done.append(self._maker.moved(move, self._lanes.lane(move.lane).settle()))
+                reports.append((move, self._lanes.lane(move.lane).settle()))
             except LaneError as error:
                 late.append(error)
-        return done, late
+        # Only now is the winner's claim committed that an empty one has passed over.
+        return [self._maker.moved(move, report) for move, report in reports], late
 
     def _note(self, moved: Moved) -> Moved:
         self.moves.append(moved.move)

@@ -23,7 +23,8 @@ PROGRESS = "'{checkpoint_committed,action_acknowledged,event_received}'::text[]"
 _REFUSABLE = f"{_WRITES} || '{{cancel,requeue,expire}}'::text[]"
 ENDS = "'{workflow_completed,workflow_failed,workflow_cancelled}'::text[]"
 _FAULTS = (
-    "worker_killed,worker_paused,worker_resumed,reply_lost,answer_lost,database_restarted,keys_forgotten,crash_injected"
+    "worker_killed,worker_paused,worker_resumed,reply_lost,answer_lost,database_restarted,keys_forgotten,crash_injected,"
+    "claim_passed_over"
 )
 _AFTER_AN_END = f"'{{write_refused,event_refused,event_repeated,{_FAULTS}}}'::text[]"
 

@@ -27,6 +27,7 @@ from agentflow.lab.laboratory.laboratory import PATIENT
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
+from agentflow.lab.schedule.play import small_multiples
 from agentflow.lab.schedule.presets import PRESETS
 from agentflow.lab.schedule.stepper import Stepper
 from tests.support import histories
@@ -84,7 +85,7 @@ def test_a_worker_whose_lease_expires_while_it_runs_lives_without_authority_to_t
 def test_a_lease_that_was_let_go_has_no_expiry(entries: Of) -> None:
     told = read_story(entries("failed_tries"))
     assert {band.how for band in told.bands} == {"released"}
-    assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4]
+    assert [token for _, token in told.rows[0].tokens] == [0, 1, 2, 3, 4]
 
 
 def test_a_lease_that_ended_unseen_ends_before_the_next_claim(engine: Engine) -> None:
@@ -119,11 +120,19 @@ def test_only_what_was_really_replayed_is_shown(entries: Of) -> None:
     rows = [dict(entry) for entry in entries("acknowledgment_gap")]
     first = next(row for row in rows if (row["detail"] or {}).get("replayed"))
     first["detail"] = {**first["detail"], "replayed": 1}
-    assert [mark.subject for mark in marks(read_story(rows), "replay")] == ["classify"]
+    without_call = [row for row in rows if row["n"] != first["n"] - 1]  # B's call shows what came before it, too
+    assert [mark.subject for mark in marks(read_story(without_call), "replay")] == ["classify"]
 
 
-def test_a_worker_that_has_written_nothing_yet_replays_what_was_there(entries: Of) -> None:
-    assert [mark.subject for mark in marks(read_story(entries("gap_so_far")), "replay")] == ["classify", "plan"]
+def test_what_a_worker_replays_is_drawn_with_the_entry_that_shows_it(entries: Of) -> None:
+    so_far = entries("gap_so_far")
+    assert marks(read_story(so_far), "replay") == [], "it may have been lost before it loaded anything"
+    whole = entries("acknowledgment_gap")
+    told = read_story(whole[: len(so_far) + 1])
+    assert [(mark.label, mark.subject, mark.n) for mark in marks(told, "replay")] == [
+        ("9a", "classify", 10),
+        ("9b", "plan", 10),
+    ]
 
 
 def test_a_worker_lost_directly_after_its_claim_has_replayed_nothing(engine: Engine) -> None:
@@ -177,8 +186,10 @@ def test_an_ordinary_call_leaves_no_gap(entries: Of, name: str) -> None:
 def test_a_lost_reply_is_a_gap_although_its_worker_lives(entries: Of) -> None:
     told = read_story(entries("lost_reply"))
     assert told.gaps == (Span(column(told, "tool"), column(told, "acknowledge"), True, ACTION),)
-    assert [mark.reply for mark in marks(told, "tool")] == ["lost", "received"]
-    assert marks(told, "tool")[0].reply_to == column(told, "lose")
+    (lost,), (received,) = marks(told, "lose")[0].answers, marks(told, "acknowledge")[0].answers
+    assert (lost.call, lost.how, received.call, received.how) == (
+        column(told, "tool"), "lost", column(told, "tool", 1), "received",
+    )  # fmt: skip
 
 
 def test_each_action_has_a_gap_of_its_own(entries: Of) -> None:
@@ -274,23 +285,23 @@ def test_the_line_of_a_worker_that_is_killed_while_its_workflow_waits_ends_in_a_
     told = read_story(played(engine, "workflow=approval_agent A* A! event:approval B*"))
     (killed,) = [run for run in told.runs if run.who == "A"]
     assert (killed.how, killed.end) == ("killed", column(told, "kill"))
-    assert "5. A is killed (SIGKILL) before claim; it held nothing" in twin(told)
+    assert "5. A crashes before claim; it held nothing" in twin(told)
     drawn = timeline(played(engine, "workflow=approval_agent A* A! event:approval B*"))
     (group,) = [one for one in parsed(drawn).iter(SVG + "g") if one.get("data-n") == "5"]
-    assert group.get("aria-label") == "5. A is killed (SIGKILL) before claim; it held nothing"
+    assert group.get("aria-label") == "5. A crashes before claim; it held nothing"
     assert any("l16 16m0-16l-16 16" in one.get("d", "") for one in group.iter(SVG + "path"))
 
 
 def test_a_kill_that_lost_nothing_is_not_what_leaves_the_outcome_unknown(engine: Engine) -> None:
     said = twin(read_story(played(engine, "A*4 A/ A A! due B*")))
-    assert "9. A is killed (SIGKILL) before claim; it held nothing" in said
+    assert "9. A crashes before claim; it held nothing" in said
 
 
 def test_a_worker_that_is_paused_while_its_workflow_waits_sleeps_in_the_picture(engine: Engine) -> None:
     told = read_story(played(engine, "workflow=approval_agent A* A|| event:approval B* A> A"))
     (sleep,) = told.sleeps
     assert (sleep.start, sleep.end, sleep.closed) == (column(told, "pause"), column(told, "resume"), True)
-    assert "5. A is paused (SIGSTOP) before claim; it holds nothing" in twin(told)
+    assert "5. A is paused before claim; it holds nothing" in twin(told)
     assert told.bands[0].how == "released"
     assert told.bands[0].hollow is None
 
@@ -320,7 +331,7 @@ def test_a_wait_may_be_ended_by_a_cancellation(entries: Of) -> None:
 
 def test_a_spent_crash_budget_raises_the_token_and_gives_no_lease(entries: Of) -> None:
     told = read_story(entries("crash_budget_spent"))
-    assert [token for _, token in told.tokens] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [token for _, token in told.rows[0].tokens] == [0, 1, 2, 3, 4, 5, 6, 7]
     assert len(told.bands) == 6
     assert twin(told)[-1].endswith("the crash budget is spent: the workflow is failed, token 7")
 
@@ -457,8 +468,8 @@ def test_the_twin_of_the_acknowledgment_gap(entries: Of) -> None:
         "3. A commits checkpoint classify with token 1",
         "4. A commits checkpoint plan with token 1",
         "5. A commits the action intent resolve-account with token 1",
-        "6. A calls the tool; the tool commits business effect 1, attempts 1; the reply never arrives",
-        "7. A is killed (SIGKILL) before acknowledge resolve-account: the effect exists, the engine does not know",
+        "6. A calls the tool; the tool commits business effect 1, attempts 1",
+        "7. A crashes before acknowledge resolve-account: the answer dies with it, the effect exists, the engine does not know",
         "8. A's lease expires",
         "9. B claims it: token 2; recovery starts",
         "9a. B replays classify from its checkpoint",
@@ -471,7 +482,7 @@ def test_the_twin_of_the_acknowledgment_gap(entries: Of) -> None:
 
 def test_the_sentence_says_what_happened_and_what_is_left(entries: Of) -> None:
     said = timeline(entries("acknowledgment_gap")).sentence
-    assert said.startswith("The acknowledgment gap: A claims it, A is killed before acknowledge resolve-account")
+    assert said.startswith("The acknowledgment gap: A claims it, A crashes before acknowledge resolve-account")
     assert said.endswith("B completes it with token 2; attempts 2, effects 1")
 
 
@@ -522,8 +533,7 @@ def test_the_marks_are_named_in_causal_order_by_the_lines_of_the_twin(entries: O
     root = parsed(drawn)
     named = [group for group in root.iter(SVG + "g") if group.get("class") == "ev"]
     told = folded(read_story(entries(name)), frozenset({"replay"}))
-    expected = told.marks if len(read_story(entries(name)).marks) > 14 else read_story(entries(name)).marks
-    assert [group.get("aria-label") for group in named] == [line(mark) for mark in expected]
+    assert [group.get("aria-label") for group in named] == [line(mark) for mark in told.marks]
     assert [group.findtext(SVG + "title") for group in named] == [group.get("aria-label") for group in named]
     desc = root.findtext(SVG + "desc") or ""
     assert all(one in desc for one in twin(read_story(entries(name))))
@@ -652,7 +662,7 @@ def test_the_wall_of_a_refused_delivery_lies_on_no_word(engine: Engine, compact:
 def test_the_second_effect_is_said_below_its_mark(engine: Engine, compact: bool) -> None:
     drawn = timeline(played(engine, "without=idempotency_key A*5 A! expire B*"), compact=compact)
     (group,) = [one for one in parsed(drawn).iter(SVG + "g") if "business effect 2" in one.get("aria-label", "")]
-    assert [one.text for one in group.iter(SVG + "text")] == ["2", "tool, no key", "effect 2"]
+    assert [one.text for one in group.iter(SVG + "text")] == ["2", "no key", "effect 2"]
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -854,10 +864,9 @@ def test_a_notebook_shows_the_picture_and_its_closed_twin(entries: Of, tmp_path:
 
 def test_looking_back_marks_one_column_and_fades_what_came_later(entries: Of) -> None:
     rows = entries("acknowledgment_gap")
-    assert 'opacity=".65"' in timeline(rows, cursor=5).svg
-    assert 'opacity=".65"' not in timeline(rows, cursor=12).svg
-    so_far = entries("gap_so_far")
-    assert 'opacity=".65"' not in timeline(so_far, cursor=9).svg  # its replays belong to it
+    assert 'opacity=".35"' in timeline(rows, cursor=5).svg
+    assert 'opacity=".35"' not in timeline(rows, cursor=12).svg
+    assert 'opacity=".35"' not in timeline(entries("gap_so_far"), cursor=9).svg
     assert timeline(rows, cursor=5).svg.count('opacity=".04"') == 1
 
 
@@ -874,3 +883,82 @@ def test_every_preset_is_drawn_alike_from_both_of_its_runs(shared_database: Data
     assert pictures[0] == pictures[1]
     box = {"acknowledgment gap": "gap", "lost reply": "gap", "stale worker": "refused", "duplicate effect": "duplicate"}
     assert pictures[0].svg.count('rx="3"') == (1 if preset in box else 0)
+
+
+# -- several workflows, losing claims, processes ---------------------------------------------------------------------------
+
+
+def test_each_workflow_of_a_history_has_its_line_and_every_worker_its_marks(engine: Engine) -> None:
+    engine.policy = PATIENT
+    with Stepper(engine) as stepper:
+        stepper.play(PRESETS["race"].line)
+        rows = [row for name in stepper.workflows for row in engine.history(name)]
+    drawn, told = timeline(rows), read_story(rows)
+    assert [row.name for row in told.rows] == ["request-1", "request-2"]
+    assert {(mark.who, mark.row) for mark in told.marks if mark.kind == "claim"} == {("A", 0), ("B", 1)}
+    assert drawn.svg.count(">request-1<") == drawn.svg.count(">request-2<") == 1
+    assert [mark.n for mark in told.marks] == list(range(1, len(rows) + 1))
+    assert "4. request-2: B claims it: token 1" in drawn.text.splitlines()
+
+
+def test_a_claim_that_comes_back_empty_is_an_open_ring_and_says_what_it_passed_over(engine: Engine) -> None:
+    drawn = timeline(played(engine, "A*2 B A*"))
+    (group,) = [one for one in parsed(drawn).iter(SVG + "g") if "passes over" in one.get("aria-label", "")]
+    assert group.get("aria-label") == "4. B asks for work and passes over request-1"
+    (ring,) = group.iter(SVG + "circle")
+    assert ring.get("fill") == "var(--paper)"
+    assert [one.text for one in group.iter(SVG + "text")] == ["passes over", "request-1"]
+    assert not list(group.iter(SVG + "path")), "nothing is written"
+
+
+def test_only_a_process_is_struck_by_a_signal(engine: Engine) -> None:
+    line = "A*2 A|| A> A!"
+    engine.policy, said = PATIENT, {}
+    for kind in ("thread", "process"):
+        with Stepper(engine, lanes=kind) as stepper:  # type: ignore[arg-type]
+            stepper.play(line)
+        drawn = timeline(engine.history("request-1"))
+        said[kind] = [one for one in drawn.text.split("\n") if one.startswith(("4.", "5.", "6."))]
+        assert ("SIGKILL A" in drawn.svg, "crash A" in drawn.svg) == (kind == "process", kind == "thread")
+    assert said["thread"] == [
+        "4. A is paused before checkpoint plan",
+        "5. A wakes up",
+        "6. A crashes before checkpoint plan",
+    ]
+    assert said["process"] == [
+        "4. A is paused (SIGSTOP) before checkpoint plan", "5. A wakes up (SIGCONT)",
+        "6. A is killed (SIGKILL) before checkpoint plan",
+    ]  # fmt: skip
+
+
+def test_a_call_that_several_workers_may_have_made_is_nobodys_until_an_entry_shows_whose_it_was(engine: Engine) -> None:
+    rows = played(engine, "A*4 expire B A A")
+    told = read_story(rows)
+    (call,) = marks(told, "tool")
+    assert call.who == "A or B"
+    (shown,) = [one for mark in told.marks for one in mark.answers if one.asked]
+    assert (shown.who, shown.call) == ("A", column(told, "tool"))
+    assert timeline(rows[: call.n]).text.splitlines()[-1].startswith(f"{call.n}. A or B calls the tool")
+
+
+def test_every_bracket_is_named(engine: Engine) -> None:
+    """The one with the box by the box; here a refused write has the box, and the gap keeps its name."""
+    drawn = timeline(played(engine, "A*5 A|| expire B* A> A"))
+    words = [one.text for one in parsed(drawn).iter(SVG + "text")]
+    assert words.count("acknowledgment gap") == 1
+    assert any((said or "").startswith("1 ≠ 2: ") for said in words)
+
+
+def test_small_multiples_show_the_same_crash_on_several_engines(engine: Engine) -> None:
+    engine.policy = PATIENT
+    drawn = small_multiples(engine, {
+        "all guards": "A*5 A! expire B*", "no key": "without=idempotency_key A*5 A! expire B*",
+        "acknowledged first": "without=acknowledge_after_tool A*5 A! expire B*",
+    })  # fmt: skip
+    rows = [one for one in ET.fromstring(drawn.svg).iter(SVG + "g") if one.get("class") == "ev"]
+    words = [[text.text for text in row.iter(SVG + "text")] for row in rows]
+    assert [("1 effect" in one, "2" in one, "0 effects: effect lost" in one) for one in words] == [
+        (True, False, False), (False, True, False), (False, False, True),
+    ]  # fmt: skip
+    assert [len(list(row.iter(SVG + "rect"))) for row in rows] == [0, 1, 1]
+    assert drawn.text.splitlines()[1].startswith("no key: A duplicate effect: ")

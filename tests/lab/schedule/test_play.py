@@ -54,7 +54,7 @@ def test_the_gap_is_played_printed_drawn_and_kept(run: Run, tmp_path: Path) -> N
     assert lines[0] == GAP
     entries = [line for line in lines if re.match(r" *\d+\. ", line)]
     assert len(entries) == 12
-    assert "SIGKILL" in entries[6]
+    assert "A crashes before acknowledge" in entries[6]
     assert "still one effect" in entries[9]
     for figure, value in (("tool_execution_attempts", 2), ("business_effects", 1), ("duplicate_business_effects", 0)):
         assert re.search(rf"^{figure} +{value}$", done.stdout, re.MULTILINE)

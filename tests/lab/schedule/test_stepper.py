@@ -100,7 +100,7 @@ def test_a_move_tells_where_the_worker_stands_before_and_after(stepper: Stepper)
     assert str(stepper.step("A")) == "A: checkpoint plan committed; stands before intent resolve-account"
     assert str(stepper.move("A*")[-1]) == "A: complete committed; completed; stands before claim"
     assert str(stepper.step("B")) == "B: claim committed; idle; stands before claim"
-    assert str(stepper.crash("B")) == "B!: B is killed before claim"
+    assert str(stepper.crash("B")) == "B!: B crashes before claim"
     assert stepper.next_transaction("B") == ""
 
 
@@ -180,7 +180,7 @@ def test_a_model_that_varies_answers_each_worker_differently(engine: Engine) -> 
 def test_crash_is_recorded_at_the_boundary_and_leaves_the_lease(stepper: Stepper, engine: Engine) -> None:
     stepper.move("A*5")
     moved = stepper.crash("A")
-    assert (str(moved), moved.workflow) == ("A!: A is killed before acknowledge resolve-account", "request-1")
+    assert (str(moved), moved.workflow) == ("A!: A crashes before acknowledge resolve-account", "request-1")
     (fault,) = rows(engine, "SELECT subject, fence_token FROM {s}.history WHERE event = 'worker_killed'")
     assert fault == {"subject": "before acknowledge resolve-account", "fence_token": 1}
     (row,) = rows(engine, "SELECT lease_owner, state FROM {s}.workflows")
