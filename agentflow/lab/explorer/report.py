@@ -139,7 +139,9 @@ class Exploration:
         setting, ValueError if there is no graph: the time limit ended the search.
         """
         if self.graph is None:
-            raise ValueError("The time limit ended this search, so there is no map. Raise time_limit, and explore again.")
+            raise ValueError(
+                "The time limit ended this search, so there is no map. Raise time_limit, and explore again."
+            )
         less = f", without {', '.join(self.setting.without)}" if self.setting.without else ""
         what = f"Every history of {counted(self.workers, 'worker')} within the bounds{less}"
         if not self.exhausted:

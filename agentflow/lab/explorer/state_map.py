@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from math import ceil
 
 from ...errors import BadSchedule
 from ..history.words import counted
@@ -24,30 +25,32 @@ class StateMap:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        came = [before for before, _ in graph._came]
+        falls = (fall.state for fall in graph.falls.values() if fall.invariant.kind == "harm")
+        self.harms = sorted({*(number for number, times in enumerate(graph._harms) if times), *falls})
+        came = [before for before, _ in graph._came] + self.harms  # a harm has a place of its own, after its state
         self.depth = [0] * len(came)
         for number, before in enumerate(came[1:], 1):
             self.depth[number] = self.depth[before] + 1
         self.levels: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
         for number, depth in enumerate(self.depth):
             self.levels[depth].append(number)
-        rows = {state.rows for state in graph.states}
-        gaps = {number for number in rows if _in_gap(graph, number)}
+        gaps = {number for number in {state.rows for state in graph.states} if _in_gap(graph, number)}
         self.gap = [state.rows in gaps for state in graph.states]
-        self.harms = [number for number, times in enumerate(graph._harms) if times]
-        falls = (fall for fall in graph.falls.values() if fall.invariant.kind == "harm")
-        self.harms = sorted({*self.harms, *(fall.state for fall in falls)})
-        self.step = (WIDE - LEFT - 60) / max(1, len(self.levels))
-        self.pitch = min(MOST, HIGH / max(map(len, self.levels)))
-        self.y = [TOP + HIGH / 2] * len(came)
+        self.step, most = (WIDE - LEFT - 60) / len(self.levels), max(map(len, self.levels))
+        self.pitch = min(MOST, max(HIGH / most, (HIGH * 0.7 * self.step / most) ** 0.5 if most > 100 else 0))
+        self.across = ceil(most * self.pitch / HIGH)  # how many stand side by side
+        self.place = [(0.0, TOP + HIGH / 2)] * len(came)
         for level in self.levels[1:]:  # each near the state from which it was first reached
-            level.sort(key=lambda number: (self.y[came[number]], number))
-            for place, number in enumerate(level):
-                self.y[number] = TOP + HIGH / 2 + (place - (len(level) - 1) / 2) * self.pitch
+            level.sort(key=lambda number: (self.place[came[number]][1], number))
+            rows = ceil(len(level) / self.across)
+            for n, number in enumerate(level):
+                x = (n % self.across - (min(self.across, len(level)) - 1) / 2) * self.pitch
+                self.place[number] = x, TOP + HIGH / 2 + (n // self.across - (rows - 1) / 2) * self.pitch
 
     def at(self, number: int) -> tuple[float, float]:
         """The place of a state."""
-        return LEFT + self.depth[number] * self.step, self.y[number]
+        x, y = self.place[number]
+        return LEFT + self.depth[number] * self.step + x, y
 
     def walk(self, schedule: Schedule) -> _Way:
         """The states that a schedule comes to, as far as it stays within the bounds."""
@@ -72,7 +75,12 @@ class StateMap:
         lane = LANES[names[LANES.index(move.lane)]] if move.lane and LANES.index(move.lane) < len(names) else ""
         found = []
         for one, target in self.graph.following[number] if number < len(self.graph.following) else ():
-            alike = (one.verb, one.lane, one.event, one.payload_text) == (move.verb, lane, move.event, move.payload_text)
+            alike = (one.verb, one.lane, one.event, one.payload_text) == (
+                move.verb,
+                lane,
+                move.event,
+                move.payload_text,
+            )
             if alike and (one.request or 1) == (move.request or 1):
                 states = self.graph.states[number], self.graph.states[target]
                 found += [(target, tuple(swap[name] for name in names)) for swap in _swaps(*states, lane)]
@@ -113,22 +121,27 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
     parts = [*(_singly(here) if singly else _by_level(here)), *_axis(here)]
     said = [_counted(here, what)]
     if here.harms:
-        parts += [_harm(here, number) for number in here.harms[: SINGLY if singly else 1][::-1]]
+        parts += [_harm(here, number) for number in here.harms[: 500 if singly else 1][::-1]]
         way = [*_way(here, here.harms[0]), -1]
         parts.append(_drawn(here, way, INK, "5 3"))
         x, y = _beyond(here, here.harms[0])
         moves = counted(here.depth[here.harms[0]] + 1, "move")
         said.append(f"The nearest harm comes after {moves} (dashed): {_line(here, here.harms[0])}, and one move more.")
-        parts.append(f'<text class="b h" x="{num(x + 14)}" y="{num(y + 4)}">harm after {moves}</text>')
+        parts.append(f'<text class="b h e" x="{num(x - 12)}" y="{num(y - 8)}">harm after {moves}</text>')
     for number, line in enumerate(lines):
         way = here.walk(line)
         hue = list(HUES.values())[number % len(HUES)]
         parts.append(_drawn(here, way, hue, ""))
-        said.append(f"Your schedule `{line}` comes to {counted(len(way), 'of these states', 'of these states')}.")
+        said.append(f"Your schedule `{line}` comes to {counted(len(set(way)), 'of these states', 'of these states')}.")
     parts += [f'<text class="b" x="16" y="22" font-size="15">{escaped(what)}</text>']
     parts += [f'<text class="m" x="16" y="{42 + 16 * n}">{escaped(one)}</text>' for n, one in enumerate([said[0]])]
-    said += [f"after {counted(n, 'move')}: {counted(len(level), 'state')}" for n, level in enumerate(here.levels)]
-    return Picture(frame("".join(parts), width=WIDE, height=TOP + HIGH + 74, label=said[0], text="\n".join(said)), "\n".join(said))
+    said += [
+        f"after {counted(n, 'move')}: {counted(sum(one < len(here.gap) for one in level), 'state')}"
+        for n, level in enumerate(here.levels)
+    ]
+    return Picture(
+        frame("".join(parts), width=WIDE, height=TOP + HIGH + 74, label=said[0], text="\n".join(said)), "\n".join(said)
+    )
 
 
 def _counted(here: StateMap, what: str) -> str:
@@ -166,15 +179,19 @@ def _singly(here: StateMap) -> Iterator[str]:
     yield f'<path d="{plain}" stroke="{MUTE}" stroke-width="{2 * size:.1f}" stroke-linecap="round"/>'
     size = max(1.1, size * 1.5)
     marks = (here.at(number) for number, gap in enumerate(here.gap) if gap)
-    diamonds = "".join(f"M{num(x - size)} {num(y)}l{size:.1f} -{size:.1f} {size:.1f} {size:.1f} -{size:.1f} {size:.1f}z" for x, y in marks)
+    diamonds = "".join(
+        f"M{num(x - size)} {num(y)}l{size:.1f} -{size:.1f} {size:.1f} {size:.1f} -{size:.1f} {size:.1f}z"
+        for x, y in marks
+    )
     yield f'<path d="{diamonds}" fill="{INK}"/>'
 
 
 def _by_level(here: StateMap) -> Iterator[str]:
     """A bar for each number of moves, as high as there are states; the inked part are those in the gap."""
+    pitch = HIGH / max(map(len, here.levels))
     for n, level in enumerate(here.levels):
-        x, high = LEFT + n * here.step, len(level) * here.pitch
-        inked = sum(here.gap[number] for number in level) * here.pitch
+        x, high = LEFT + n * here.step, len(level) * pitch
+        inked = sum(here.gap[number] for number in level if number < len(here.gap)) * pitch
         wide, middle = here.step * 0.6, TOP + HIGH / 2
         title = f"<title>after {counted(n, 'move')}: {len(level):,} states</title>"
         yield f'<rect x="{num(x - wide / 2)}" y="{middle - high / 2:.2f}" width="{num(wide)}" height="{high:.2f}" fill="{MUTE}" opacity=".45">{title}</rect>'
@@ -186,15 +203,22 @@ def _axis(here: StateMap) -> Iterator[str]:
     for n in range(0, len(here.levels), every):
         yield f'<text class="m c" x="{num(LEFT + n * here.step)}" y="{TOP + HIGH + 22}">{n}</text>'
     bars = len(here.gap) > SINGLY
-    one = "bars: states, inked part: those in the gap" if bars else "a dot is a state, a diamond: an effect exists and no row says so"
-    lines = "" if bars or here.graph.transitions > LINES else "; blue and orange: A and B go on, dashed grey: a fault or an end of a lease"
+    one = (
+        "bars: states, inked part: those in the gap"
+        if bars
+        else "a dot is a state, a diamond: an effect exists and no row says so"
+    )
+    lines = (
+        ""
+        if bars or here.graph.transitions > LINES
+        else "; blue and orange: A and B go on, dashed grey: a fault or an end of a lease"
+    )
     yield f'<text class="m" x="16" y="{TOP + HIGH + 44}">moves from the start · {one}{lines}</text>'
     yield f'<text class="m" x="16" y="{TOP + HIGH + 62}">double diamond: a harm · thick: your schedules</text>'
 
 
 def _beyond(here: StateMap, number: int) -> tuple[float, float]:
-    x, y = here.at(number)
-    return x + here.step, y
+    return here.at(len(here.gap) + here.harms.index(number))
 
 
 def _harm(here: StateMap, number: int) -> str:

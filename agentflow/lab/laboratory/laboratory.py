@@ -200,6 +200,10 @@ def data_file(name: str) -> Path:
     found = next(filter(Path.is_file, places), None)
     if found is None:
         why = f"is not in {here}, in a folder above it, or beside AgentFlow; "
-        why += f"give its path, {name.partition('.')[0]}(Path(...))" if name == DATA else "measure it as data/README.md says"
+        why += (
+            f"give its path, {name.partition('.')[0]}(Path(...))"
+            if name == DATA
+            else "measure it as data/README.md says"
+        )
         raise BadRequestFile(f"data/{name}", None, why)
     return found
