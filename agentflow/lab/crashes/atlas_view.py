@@ -27,7 +27,7 @@ _STYLE = """<style>
 .af-atlas .af-map .cell.chosen .hit{stroke:currentColor;stroke-width:2}
 .af-atlas .af-map .cell:focus-visible .hit{stroke:currentColor;stroke-width:3}
 .af-atlas code{font-family:var(--jp-code-font-family,monospace);font-size:12px}
-.af-atlas .af-choice select{color:inherit;background:none}
+.af-atlas .af-choice select{color:inherit;background-color:transparent}
 </style>"""
 
 
@@ -46,7 +46,8 @@ class AtlasView:
             layout=widgets.Layout(width="560px"),
         )
         carrier = widgets.HTML(f"{_STYLE}<img alt='' src='{_PIXEL}' onload='{html.escape(_SCRIPT)}'>")
-        self.view = widgets.VBox([carrier, self._map, self._list, self._detail])
+        invitation = widgets.HTML("<p>Click on a cell to see its history, or choose it in the list.</p>")
+        self.view = widgets.VBox([carrier, invitation, self._map, self._list, self._detail])
         for widget, name in ((self.view, "atlas"), (self._map, "map"), (self._list, "choice"), (self._detail, "cell")):
             widget.add_class(f"af-{name}")
         self._list.observe(lambda change: self.choose(*change.new), "value")

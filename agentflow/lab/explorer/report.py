@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..history.words import brief, counted
 from ..notebook.tables import STYLE
+from ..pictures.svg import Picture
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
+from .state_map import draw_map
 
 MOST_SHOWN = 12  # bodies that ran, by name
 
@@ -130,6 +132,22 @@ class Exploration:
                 for one in self.findings
             ],
         }  # fmt: skip
+
+    def map(self, schedules: Sequence[str | Schedule] = ()) -> Picture:
+        """The states by the number of moves, as a picture, with your own schedules and the way to the nearest harm.
+
+        An exploration with `stop_at="never"` shows every harm, else the first. Raises BadSchedule for a schedule of another
+        setting, ValueError if there is no graph: the time limit ended the search.
+        """
+        if self.graph is None:
+            raise ValueError(
+                "The time limit ended this search, so there is no map. Raise time_limit, and explore again."
+            )
+        less = f", without {', '.join(self.setting.without)}" if self.setting.without else ""
+        what = f"Every history of {counted(self.workers, 'worker')} within the bounds{less}"
+        if not self.exhausted:
+            what = f"The histories up to a depth of {counted(self.depth, 'move')}{less}: stopped by {self.stopped}"
+        return draw_map(self.graph, what, schedules, self.setting)
 
     def lines(self) -> list[str]:
         """The report as sentences that are the same on every machine, the verdict first."""

@@ -20,14 +20,16 @@ SHOWN = 12
 _LETTERS = {"waited": "w", "passed": ".", "some waited": "b"}
 _MARKS = {"waited": "●", "passed": "○", "some waited": "◐"}
 _GRID = """<style>
-.af-look.af-look .af-pairs td{text-align:center;padding:2px 4px;min-width:20px;font-size:13px}
+.af-look.af-look .af-pairs td{text-align:center;padding:4px 8px;min-width:34px;font-size:18px;line-height:1.1}
+.af-look.af-look .af-pairs small{display:block;font-size:11px;white-space:nowrap}
+.af-look.af-look .af-verdict{font-size:18px;font-weight:600}
 .af-look.af-look .af-pairs thead th{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;
  padding:2px 4px;border:0}
 .af-look.af-look .af-pairs tbody th{text-align:right;padding:2px 8px 2px 0}
 .af-look.af-look .af-pairs .af-differs{background:var(--jp-ui-font-color1,#1f2328);color:var(--jp-layout-color1,#fff);
  border-radius:3px;font-weight:600}
 </style>"""
-_LEGEND = "● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference, and how many"
+_LEGEND = "numbers: pairs that came out like one after the other, of all · ● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference"
 
 
 def _cells(all_pairs: Sequence[Pair]) -> dict[tuple[str, str], list[Pair]]:
@@ -104,17 +106,18 @@ def html(engine: str, all_pairs: Sequence[Pair]) -> str:
         f'<tr><th scope="row">{escape(first)}</th>{"".join(_cell(cells[first, second]) for second in names)}</tr>'
         for first in names
     )
-    caption = f"<caption>{escape(engine)}: {escape(_verdict(all_pairs))}</caption>"
+    verdict = f'<p class="af-verdict">{escape(engine)}: {escape(_verdict(all_pairs))}</p>'
     lines = "".join(f"<p>{escape(line)}</p>" for line in [_LEGEND, *_known(all_pairs), *_differences(all_pairs)])
     corner = "<td>held \\ started</td>"
-    table = f'<table class="af-pairs">{caption}<thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'{STYLE}{_GRID}<div class="af-look">{table}{lines}</div>'
+    table = f'<table class="af-pairs"><thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'{STYLE}{_GRID}<div class="af-look">{verdict}{table}{lines}</div>'
 
 
 def _cell(pairs: list[Pair]) -> str:
     differing, known = _differing(pairs), sum(pair.is_known for pair in pairs)
     label = f"{pairs[0].first.transaction} held, {pairs[0].second.transaction} started: {counted(len(pairs), 'pair')}, "
     label += f"{_how(pairs)}, {counted(known, 'known difference')}, {counted(differing, 'difference')}"
-    mark = str(differing) if differing else _MARKS[_how(pairs)] + "+" * bool(known)
+    mark = _MARKS[_how(pairs)] + "+" * bool(known)
+    mark += f"<small>{len(pairs) - differing} of {len(pairs)}</small>"
     differs = ' class="af-differs"' if differing else ""
     return f'<td{differs} title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'

@@ -190,10 +190,20 @@ def support_requests(path: Path | None = None) -> list[str]:
     Without a path the file is looked for in `data/` here, in the folders above, and in AgentFlow's own checkout. Raises
     BadRequestFile.
     """
+    return list(read_requests(path or data_file(DATA)))
+
+
+def data_file(name: str) -> Path:
+    """A file of `data/`: here, in the folders above, or in AgentFlow's own checkout. Raises BadRequestFile."""
     here = Path.cwd()
-    places = [folder / "data" / DATA for folder in (here, *here.parents, Path(__file__).parents[3])]
-    found = path or next(filter(Path.is_file, places), None)
+    places = [folder / "data" / name for folder in (here, *here.parents, Path(__file__).parents[3])]
+    found = next(filter(Path.is_file, places), None)
     if found is None:
-        why = f"is not in {here}, in a folder above it, or beside AgentFlow; give its path, support_requests(Path(...))"
-        raise BadRequestFile(f"data/{DATA}", None, why)
-    return list(read_requests(found))
+        why = f"is not in {here}, in a folder above it, or beside AgentFlow; "
+        why += (
+            f"give its path, {name.partition('.')[0]}(Path(...))"
+            if name == DATA
+            else "measure it as data/README.md says"
+        )
+        raise BadRequestFile(f"data/{name}", None, why)
+    return found

@@ -19,12 +19,12 @@ from ..history.words import counted
 
 STYLE = """<style>
 .af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
- padding:2px 0;max-width:1000px}
+ padding:2px 0;max-width:1000px;overflow-x:auto}
 .af-look.af-look table{border-collapse:collapse;margin:2px 0 8px;font-size:12px;table-layout:auto;color:inherit}
 .af-look.af-look caption{caption-side:top;text-align:left;font-weight:600;padding:2px 0;color:inherit}
 .af-look.af-look th,.af-look.af-look td{text-align:left;vertical-align:top;padding:3px 10px 3px 6px;
  border-bottom:1px solid var(--jp-border-color2,#d0d7de);background:none;color:inherit;
- overflow-wrap:anywhere;max-width:44em}
+ word-break:normal;overflow-wrap:break-word;max-width:44em}
 .af-look.af-look th{font-weight:400;color:var(--jp-ui-font-color2,#59636e)}
 .af-look.af-look td{font-family:var(--jp-code-font-family,monospace)}
 .af-look.af-look p{margin:2px 0 6px}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, blended_transform_factory
 
 from ..history.words import counted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 INK, MUTE, RULE, PAPER = SENTINELS
 HUE_OF = {worker: COLOURS.get(worker, INK) for worker in HUES}
-ROW_PITCH, BAR_HEIGHT, HEADINGS = 54, 18, 78
+ROW_PITCH, BAR_HEIGHT, HEADINGS, UNDER = 54, 18, 78, 18
 _BOLD: dict[str, Any] = {"weight": "bold", "size": 12}
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK, "axes.edgecolor": INK,
@@ -39,35 +40,46 @@ _RC: dict[Any, Any] = {
 # -- recovery latency --------------------------------------------------------------------------------------------------
 
 
-def recovery_latency(frame: pandas.DataFrame) -> Picture:
+def recovery_latency(frame: pandas.DataFrame, own: pandas.DataFrame | None = None) -> Picture:
     """How long recoveries took, split into detect, claim, replay and re-execute, every recovery a point.
 
     A row of the picture for each `label`, such as a lease length (see frames.recoveries_frame). The bars are means, since
-    means add up; fewer than five recoveries are points without a bar. Raises BadFrame, which names the column.
+    means add up; fewer than five recoveries are points without a bar. `own` are your recoveries, filled points over the row of
+    their label; the picture says how many are meant, how far they spread, and what that does not show.
+    Raises BadFrame, which names the column.
     """
-    check_columns(frame, numbers=PARTS, words=["label"])
+    mine: dict[str, Recoveries] = {}
+    for one in (frame, own) if own is not None else (frame,):
+        check_columns(one, numbers=PARTS, words=["label"])
+    if own is not None:
+        mine = {str(label): Recoveries(label, rows) for label, rows in own.groupby("label", sort=False)}
     groups = [Recoveries(label, rows) for label, rows in frame.groupby("label", sort=False)]
+    alone = [each for label, each in mine.items() if label not in {group.label for group in groups}]
+    groups += [mine.pop(each.label) for each in alone]
     with matplotlib.rc_context(_RC):
         rows = max(1, len(groups))
-        figure, height = _figure(960, HEADINGS + 6 + ROW_PITCH * rows + 52)
+        figure, height = _figure(960, HEADINGS + 6 + ROW_PITCH * rows + 52 + UNDER)
         left, right = _panels(figure, height, rows)
-        _scale(left, max([group.widest for group in groups], default=1000.0) * 1.1)
-        _scale(right, max([max(group.rest) for group in groups], default=100.0) * 1.12)
+        _scale(left, max([group.widest for group in (*groups, *mine.values())], default=1000.0) * 1.1)
+        right.xaxis.set_major_locator(MaxNLocator(4))
+        _scale(right, max([max(group.rest) for group in (*groups, *mine.values())], default=100.0) * 1.12)
         _headings(figure, height, groups)
         labels: dict[str, str] = {}
         for n, group in enumerate(groups):
             labels |= _recovery_row(left, right, n, group)
+            if yours := mine.get(group.label):
+                labels |= _points(left, right, n, yours, "own", INK)
         if groups:
             _recovery_words(left, right, groups)
         else:
             _nothing(left, ROW_PITCH / 2, "no recoveries yet")
-    return _picture(figure, labels, twin.latency_label(groups), twin.latency_text(groups))
+    return _picture(figure, labels, twin.latency_label(groups), twin.latency_text(groups, list(mine.values())))
 
 
 def _panels(figure: Figure, height: float, rows: int) -> tuple[Axes, Axes]:
     """Whole recoveries on the left, the same without detect on the right; one unit upright is one pixel."""
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[512, 276])
-    edges = {"left": 92 / 960, "right": 940 / 960, "bottom": 52 / height, "top": 1 - HEADINGS / height}
+    edges = {"left": 92 / 960, "right": 940 / 960, "bottom": (52 + UNDER) / height, "top": 1 - HEADINGS / height}
     figure.subplots_adjust(**edges, wspace=60 / ((512 + 276) / 2))
     left.set_ylim(6 + ROW_PITCH * rows, 0)
     left.set_yticks([])
@@ -91,8 +103,9 @@ def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> No
         return
     each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     few = "" if all(group.enough for group in groups) else f" · fewer than {ENOUGH}: no mean, no bar"
-    foot = f"bars: means, they add up · circles: single recoveries, {each} a row (left the take-over, right the rest)"
-    figure.text(10 / 960, 10 / height, f"{foot}{few} · measured", color=MUTE)
+    foot = f"bars: means, they add up · circles: single recoveries, {each} a row (left the take-over, right the rest), filled: your own"
+    figure.text(10 / 960, 28 / height, f"{foot}{few} · measured", color=MUTE)
+    figure.text(10 / 960, 10 / height, twin.not_shown(groups), color=INK)
 
 
 def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[str, str]:
@@ -108,13 +121,33 @@ def _recovery_row(left: Axes, right: Axes, n: int, group: Recoveries) -> dict[st
         labels[f"row{n}-detect"] = f"{group}."
         labels[f"row{n}-right-1"] = f"{group.label}, without detect: mean {duration(rest)}."
         _note(right, duration(rest), (rest, y + BAR_HEIGHT / 2), (6, 0), f"halo{n}-right", **_BOLD)
-    for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
-        heights = [y + BAR_HEIGHT + 6 + (7 * k) % 10 for k in range(group.count)]
-        axes.plot(values, heights, "o", ms=5, mfc=PAPER, mec=INK, mew=1.2, gid=f"row{n}-{name}", clip_on=False)
-        labels[f"row{n}-{name}"] = f"{group.label}: {counted(group.count, 'recovery', 'recoveries')}, each a point."
+    labels |= _points(left, right, n, group, "", PAPER)
+    words = f"n = {group.count}, {duration(min(group.rest))} to {duration(max(group.rest))}"
+    right.text(
+        1,
+        y - 2,
+        words,
+        transform=blended_transform_factory(right.transAxes, right.transData),
+        ha="right",
+        va="baseline",
+        color=MUTE,
+        gid=f"halo{n}-n",
+    )
     if group.latest:
         left.plot([group.latest] * 2, [y - 3, y + 38], color=INK, lw=2, gid=f"row{n}-latest", solid_capstyle="butt")
         labels[f"row{n}-latest"] = f"{group.label}: lease and one poll, {duration(group.latest)}."
+    return labels
+
+
+def _points(left: Axes, right: Axes, n: int, group: Recoveries, whose: str, fill: str) -> dict[str, str]:
+    """Single recoveries below the bars, hollow or, if they are the reader's own, filled; what they are called, by gid."""
+    labels, y = {}, 6 + ROW_PITCH * n + BAR_HEIGHT + 6
+    for axes, values, name in ((left, group.taken, "taken"), (right, group.rest, "rest")):
+        heights = [y + (7 * k) % 10 for k in range(group.count)]
+        gid = f"row{n}-{whose}{name}"
+        axes.plot(values, heights, "o", ms=5, mfc=fill, mec=INK, mew=1.2, gid=gid, clip_on=False)
+        yours = ", your own" if whose else ""
+        labels[gid] = f"{group.label}{yours}: {counted(group.count, 'recovery', 'recoveries')}, each a point."
     return labels
 
 

@@ -94,10 +94,24 @@ def latency_label(groups: Sequence[Recoveries]) -> str:
     )
 
 
-def latency_text(groups: Sequence[Recoveries]) -> str:
+def not_shown(groups: Sequence[Recoveries]) -> str:
+    """What must not be concluded from the parts after detect."""
+    rest = [one for group in groups for one in group.rest]
+    if len(groups) < 2 or not rest:
+        return "A lease decides when the loss is noticed. From one row nothing follows about another lease."
+    spread = f"{duration(min(rest))} to {duration(max(rest))}"
+    return f"Not shown: that a lease makes the rest faster or slower. It spreads from {spread} with the step that was lost and the machine's load."
+
+
+def latency_text(groups: Sequence[Recoveries], own: Sequence[Recoveries] = ()) -> str:
     """The picture, a line for each row."""
     lines = ["Whole span of a recovery, from the kill to completion (measured)."]
-    return "\n".join(lines + ([f"{group}." for group in groups] or ["No recoveries yet."]))
+    return "\n".join(
+        lines
+        + ([f"{group}." for group in groups] or ["No recoveries yet."])
+        + [f"Your own, {group}." for group in own]
+        + [not_shown(groups)]
+    )
 
 
 def effects_cells(frame: pandas.DataFrame) -> Counter[EffectsCell]:
