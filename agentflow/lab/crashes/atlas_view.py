@@ -13,6 +13,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from ..pictures.saved import saved
 from ..pictures.timeline import timeline
 from .atlas_picture import draw_atlas
 from .atlas_result import AtlasCell, AtlasResult
@@ -55,7 +56,7 @@ class AtlasView:
     def show(self, atlas: AtlasResult) -> None:
         """Shows this atlas instead, for example with one cell more; it has the same rows and columns."""
         self.atlas = atlas
-        self._map.value = draw_atlas(atlas, live=True)._repr_html_()
+        self._map.value = draw_atlas(atlas, live=True).html
         self.choose(*self._list.value)
 
     def choose(self, boundary: str, guards: str) -> AtlasCell:
@@ -77,7 +78,7 @@ class AtlasView:
     def to_html(self) -> str:
         """The picture and the chosen cell, for a page without a kernel."""
         note = "<p>Run this cell to choose another one.</p>"
-        return f'{_STYLE}<div class="af-atlas">{draw_atlas(self.atlas)._repr_html_()}{detail(self.cell)}{note}</div>'
+        return saved(f"{draw_atlas(self.atlas).svg}{detail(self.cell)}{note}")
 
     def __repr__(self) -> str:
         lines = [f"{number}. {line}" for number, line in enumerate(self.cell.lines(), 1)]

@@ -11,7 +11,7 @@ from html import escape
 
 from ...statements import TRANSACTIONS
 from ..history.words import counted
-from ..notebook.tables import STYLE
+from ..pictures.saved import saved
 from .pairs import KNOWN, Pair
 
 SHOWN = 12
@@ -19,15 +19,7 @@ SHOWN = 12
 
 _LETTERS = {"waited": "w", "passed": ".", "some waited": "b"}
 _MARKS = {"waited": "●", "passed": "○", "some waited": "◐"}
-_GRID = """<style>
-.af-look.af-look .af-pairs td{text-align:center;padding:2px 4px;min-width:20px;font-size:13px}
-.af-look.af-look .af-pairs thead th{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;
- padding:2px 4px;border:0}
-.af-look.af-look .af-pairs tbody th{text-align:right;padding:2px 8px 2px 0}
-.af-look.af-look .af-pairs .af-differs{background:var(--jp-ui-font-color1,#1f2328);color:var(--jp-layout-color1,#fff);
- border-radius:3px;font-weight:600}
-</style>"""
-_LEGEND = "● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference, and how many"
+_LEGEND = "● waited · ○ passed · ◐ some waited · + a known difference · bold: a difference, and how many"
 
 
 def _cells(all_pairs: Sequence[Pair]) -> dict[tuple[str, str], list[Pair]]:
@@ -107,14 +99,13 @@ def html(engine: str, all_pairs: Sequence[Pair]) -> str:
     caption = f"<caption>{escape(engine)}: {escape(_verdict(all_pairs))}</caption>"
     lines = "".join(f"<p>{escape(line)}</p>" for line in [_LEGEND, *_known(all_pairs), *_differences(all_pairs)])
     corner = "<td>held \\ started</td>"
-    table = f'<table class="af-pairs">{caption}<thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'{STYLE}{_GRID}<div class="af-look">{table}{lines}</div>'
+    table = f"<table>{caption}<thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>"
+    return saved(f"{table}{lines}")
 
 
 def _cell(pairs: list[Pair]) -> str:
     differing, known = _differing(pairs), sum(pair.is_known for pair in pairs)
     label = f"{pairs[0].first.transaction} held, {pairs[0].second.transaction} started: {counted(len(pairs), 'pair')}, "
     label += f"{_how(pairs)}, {counted(known, 'known difference')}, {counted(differing, 'difference')}"
-    mark = str(differing) if differing else _MARKS[_how(pairs)] + "+" * bool(known)
-    differs = ' class="af-differs"' if differing else ""
-    return f'<td{differs} title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'
+    mark = f"<b>{differing}</b>" if differing else _MARKS[_how(pairs)] + "+" * bool(known)
+    return f'<td title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'
