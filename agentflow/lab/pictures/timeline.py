@@ -141,10 +141,8 @@ def _overhang(marks: Sequence[Mark], pitch: float) -> float:
 
 
 def _strip_size(count: int) -> int:
-    """Fourteen columns; two more on a single strip, closer together; fewer where the last strip would hold next to nothing."""
-    if count <= STRIP + 2:
-        return max(count, 1)
-    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 else STRIP
+    """All columns on one strip, if two too many at most have to come closer together; else strips that are equally long."""
+    return max(count, 1) if count <= STRIP + 2 else ceil(count / ceil(count / STRIP))
 
 
 def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
