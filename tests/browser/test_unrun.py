@@ -15,7 +15,9 @@ from tests.support.saved_words import words
 
 FIRST, *REST = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 COURSE = [FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
-NO_KERNEL = "Cannot read properties of null (reading 'kernel')"  # what JupyterLab itself says of every notebook without one
+NO_KERNEL = (
+    "Cannot read properties of null (reading 'kernel')"  # what JupyterLab itself says of every notebook without one
+)
 PICTURES = "[...document.querySelectorAll('.jp-OutputArea-output img[src^=\"data:image/svg\"]')]"
 SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-output[data-mime-type="text/html"]')].map(output => {
     for (const folded of output.querySelectorAll('details')) folded.open = true;
@@ -35,7 +37,9 @@ def saved_html(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", COURSE)
-def test_a_notebook_that_was_never_run_here_shows_its_pictures_and_all_its_words(tab: Page, lab: Lab, name: str) -> None:
+def test_a_notebook_that_was_never_run_here_shows_its_pictures_and_all_its_words(
+    tab: Page, lab: Lab, name: str
+) -> None:
     saved = list(saved_html(NOTEBOOKS / name))
     with at_unrun(tab, lab, name) as trouble:
         wait_until(tab, f"count => {PICTURES}.length === count", sum(html.count("<img ") for html in saved))

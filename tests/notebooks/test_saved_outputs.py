@@ -23,7 +23,12 @@ pytestmark = pytest.mark.notebook
 def shown(path: Path) -> list[str]:
     """Every HTML output of the notebook, in order."""
     cells = nbformat.read(path, as_version=4).cells
-    return [html for cell in cells for output in cell.get("outputs", []) if (html := output.get("data", {}).get("text/html"))]
+    return [
+        html
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if (html := output.get("data", {}).get("text/html"))
+    ]
 
 
 def images(html: str) -> list[dict[str, str]]:

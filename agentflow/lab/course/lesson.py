@@ -18,10 +18,10 @@ from ..notebook.tables import Table
 from . import stages
 from .judging import NOT_SOLVED, is_number, judged
 from .outline import SURE, Exercise, Outline, Question
-from .prompts import AGAIN, Answer, Hints, Prompt
+from .prompts import AGAIN, FoldedAnswer, Hints, Prompt
 from .record import PASSED, SOLVED, Kept, Record, StageRecord, predicted, the_record
 
-LATE = "Too late: the answer has been revealed, so this one was not recorded."
+LATE = "Too late: the answer has been shown, so this one was not recorded."
 STAYS = "Your first answer stays."
 
 
@@ -52,7 +52,7 @@ class Lesson:
         self._prompts: dict[str, Prompt] = {}
         self._hints: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}  # how many hints were shown, also while nothing can be kept
-        self._folded: dict[str, Answer] = {}
+        self._folded: dict[str, FoldedAnswer] = {}
         self._revealed: set[str] = set()  # also while nothing can be kept
         self._record.open_round()
 
@@ -85,13 +85,15 @@ class Lesson:
             return ""
         return STAYS if kept.answer(name) else LATE
 
-    def reveal(self, name: str) -> Notes | Answer:
+    def reveal(self, name: str) -> Notes | FoldedAnswer:
         """Shows the right answer beside the predicted one and the idea behind it; folded, as long as nobody has predicted."""
         question = self.outline.question(name)
         told = partial(self._told, question)
         if self._is_closed(name):
             return told()
-        answer = self._folded[name] = Answer(question, told, partial(self.unfold, name), partial(self._is_closed, name))
+        answer = self._folded[name] = FoldedAnswer(
+            question, told, partial(self.unfold, name), partial(self._is_closed, name)
+        )
         laboratory.keep("answer", f"{self.outline.name}/{name}", answer)
         return answer
 

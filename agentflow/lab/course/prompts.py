@@ -6,7 +6,7 @@ A click calls the same function as a cell does. What goes wrong is shown below t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -15,6 +15,7 @@ from IPython.display import DisplayHandle
 
 from ..notebook.live_view import HIDES_SAVED, LIVE, keep, show
 from ..notebook.notes import Notes, as_html
+from ..pictures.saved import saved
 from .outline import SURE, Exercise, Question
 from .record import SOLVED, Kept, StageRecord
 
@@ -63,13 +64,17 @@ class _Shown(ABC):
             self.view = None
 
     def _ipython_display_(self) -> None:
+        self.handle = show(self._repr_mimebundle_())
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         self.view = self.view or self.build()
-        self.handle = show(self.view._repr_mimebundle_(), self.to_html(), repr(self))
+        live = self.view._repr_mimebundle_(**options) or {}
+        return {**live, "text/html": saved(self.to_html()), "text/plain": repr(self)}
 
     def _keep(self) -> None:
         """Lets the notebook keep what it shows now, for a page without a kernel."""
         if self.handle is not None:
-            keep(self.handle, self.to_html(), repr(self))
+            keep(self.handle, self._repr_mimebundle_())
 
 
 def _below(box: widgets.Box) -> list[Any]:
@@ -214,7 +219,7 @@ class Hints(_Shown):
         return self.standing()
 
 
-class Answer(_Shown):
+class FoldedAnswer(_Shown):
     """The answer to a question that nobody has answered yet: folded until a click, or until a prediction is made.
 
     `told` is what there is to show, `unfold` closes the question, `is_open` says whether it was answered or unfolded.
@@ -251,15 +256,18 @@ class Answer(_Shown):
     def _draw(self) -> None:
         is_open = self.is_open()
         self._button.layout.display = "none" if is_open else ""
-        said = self.told().to_html() if is_open else f"<p>{STILL_COUNTS}</p>"
+        said = self.told().to_html() if is_open else f"<p>{as_html(self.standing())}</p>"
         self._seen.value = f'<div class="af-look" role="status">{said}</div>'
+
+    def standing(self) -> str:
+        """That the answer is folded, and what shows it."""
+        return f"{STILL_COUNTS} `stage.unfold({self.question.name!r})` shows it."
 
     def to_html(self) -> str:
         """The answer, folded unless it may be seen."""
         told = self.told().to_html()
-        return told if self.is_open() else f"<details><summary>{FOLDED}</summary>{told}</details>"
+        folded = f"<p>{as_html(self.standing())}</p><details><summary>{FOLDED}</summary>{told}</details>"
+        return told if self.is_open() else folded
 
     def __repr__(self) -> str:
-        return (
-            repr(self.told()) if self.is_open() else f"{STILL_COUNTS} `stage.unfold({self.question.name!r})` shows it."
-        )
+        return repr(self.told()) if self.is_open() else "\n".join([self.standing(), *self.told().lines[1:]])

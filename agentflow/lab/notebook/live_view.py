@@ -11,8 +11,6 @@ from typing import Any
 
 from IPython.display import DisplayHandle, display
 
-from ..pictures.saved import saved
-
 LIVE = "af-live-view"
 """The class of a live widget, which brings the style below."""
 HIDES_SAVED = (
@@ -22,18 +20,18 @@ HIDES_SAVED = (
 NO_KERNEL = "Run this cell to use the controls."
 
 
-def show(live: Mapping[str, Any] | None, html: str, text: str) -> DisplayHandle:
-    """Displays both, the widget's view only if there is one. With the handle `keep` replaces what the notebook keeps."""
-    handle: DisplayHandle = display(_kept(html, text), raw=True, display_id=True)  # type: ignore[no-untyped-call]
-    if view := {kind: shown for kind, shown in (live or {}).items() if not kind.startswith("text/")}:
-        display({**view, "text/plain": NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
+def show(bundle: Mapping[str, Any]) -> DisplayHandle:
+    """Displays what a notebook keeps of it, and its widget, if it has one. With the handle `keep` replaces the former."""
+    handle: DisplayHandle = display(_kept(bundle), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    if live := {kind: shown for kind, shown in bundle.items() if not kind.startswith("text/")}:
+        display({**live, "text/plain": NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
     return handle
 
 
-def keep(handle: DisplayHandle, html: str, text: str) -> None:
+def keep(handle: DisplayHandle, bundle: Mapping[str, Any]) -> None:
     """The notebook keeps this from now on, in place of what was displayed with the handle."""
-    handle.update(_kept(html, text), raw=True)  # type: ignore[no-untyped-call]
+    handle.update(_kept(bundle), raw=True)  # type: ignore[no-untyped-call]
 
 
-def _kept(html: str, text: str) -> dict[str, str]:
-    return {"text/html": f'<div class="af-saved">{saved(html)}</div>', "text/plain": text}
+def _kept(bundle: Mapping[str, Any]) -> dict[str, str]:
+    return {"text/html": f'<div class="af-saved">{bundle["text/html"]}</div>', "text/plain": bundle["text/plain"]}

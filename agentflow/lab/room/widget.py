@@ -308,20 +308,24 @@ class ControlRoom:
 
     def to_html(self) -> str:
         """The room without its buttons, as a notebook keeps it."""
-        return still.kept(self._scene)
+        return saved(still.kept(self._scene))
 
     def __repr__(self) -> str:
         return view.as_text(self._scene)
 
     def _ipython_display_(self) -> None:
         """Displays the widget, and what a notebook keeps of the room, which follows every click."""
-        live = None if self.controller.closed else self.view._repr_mimebundle_()
-        self._handles.append(show(live, self.to_html(), repr(self)))
+        self._handles.append(show(self._repr_mimebundle_()))
+
+    def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
+        """The live widget, and the same as a notebook keeps it and as text."""
+        live = {} if self.controller.closed else self.view._repr_mimebundle_(**options) or {}
+        return {**live, "text/html": self.to_html(), "text/plain": repr(self)}
 
     def _keep(self) -> None:
         """Lets the notebook keep what is on screen; what a cell's moves came to stands at that cell."""
         for handle in self._handles:
-            keep(handle, self.to_html(), repr(self))
+            keep(handle, {"text/html": self.to_html(), "text/plain": repr(self)})
 
 
 class Shown(Moves):
