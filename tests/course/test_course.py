@@ -208,7 +208,7 @@ def test_a_new_kernel_finds_the_answers_and_a_finished_stage_keeps_them(stage: L
     stage.predict(ASKED, answer=1, sure="fairly sure")
     stage.reveal(ASKED)
     assert read_through(START)[1].endswith("You answered 1 (fairly sure): nothing: the work of A is lost.")
-    assert "Predicted: 1 of 3. Right: 0." in read_through(START)[-1]
+    assert "Predicted: 1 of 2. Right: 0." in read_through(START)[-1]
 
 
 def test_an_answer_survives_the_kill_of_its_kernel(stage: Lesson, server: str, schema: str) -> None:

@@ -24,6 +24,7 @@ from agentflow.lab.history.sentences import line, sentence, sentences, summary, 
 from agentflow.lab.history.story import Mark, Span, Story, folded
 from agentflow.lab.history.story_reader import read_story
 from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.pictures.svg import escaped
 from agentflow.lab.pictures.timeline import NOTHING, Timeline, lanes_of, timeline
 from agentflow.lab.pictures.timeline_layout import shortened, width, wrapped
 from agentflow.lab.pictures.timeline_marks import NAMES as NAMES_BELOW
