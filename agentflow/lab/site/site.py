@@ -35,7 +35,7 @@ NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # What a notebook may not bring: a policy stops most of it, but nothing stops `<meta http-equiv="refresh">`.
 _REFUSED = re.compile(r"<(?=/?(?:base|embed|form|frame|iframe|link|meta|object|script)\b)", re.IGNORECASE)
-_PICTURE = re.compile(r'<img\b[^<>]*\bsrc="data:image/svg[^<>]*>')
+_PICTURE = re.compile(r'<img\b[^<>]*\bsrc="data:image/svg\+xml;charset=utf-8,[^<>]*>')  # as a cell's picture is saved
 SKIP = '<a class="skip" href="#main">Skip to the lesson</a>'
 COLOURED = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
