@@ -131,6 +131,16 @@ def test_what_a_room_shows_is_the_same_in_every_run(engine: Engine, name: str) -
     assert len(seen) == 1
 
 
+def test_a_cells_moves_show_a_still_of_what_they_came_to_and_keep_it(room: ControlRoom) -> None:
+    made = room.run("A*5 A!")
+    shown = made._repr_html_()
+    assert 'alt="The acknowledgment gap' in shown and "<b>≠</b>" in shown and "schedule <code>A*5 A!</code>" in shown
+    room.recover("A")
+    assert made._repr_html_() == shown != room.run("A")._repr_html_()
+    assert [str(moved.move) for moved in made][-1] == "A!"
+    assert "<svg" not in room.to_html() and "<style" not in room.to_html()
+
+
 def test_workers_of_one_name_have_one_lane_in_the_picture_with_all_their_marks(room: ControlRoom) -> None:
     room.run("names=shared A*2 B")
     picture = part(room, "picture")

@@ -59,14 +59,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / real.name).write_bytes(real.read_bytes())
     (folder / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><circle r="4"/></svg>')
     outputs = [nbformat.v4.new_output("display_data", data={"text/html": shown}) for shown in (PICTURE, TABLE, TABLE)]
-    outputs += [
-        nbformat.v4.new_output("display_data", data=data)
-        for data in (
-            {"text/html": saved(PICTURE.replace("A picture", "Kept"))},
-            {"text/plain": NO_KERNEL},
-            {"text/plain": f"{NO_KERNEL} Or not."},
-        )
-    ]
+    kept = saved(PICTURE.replace("A picture", "Kept"))
+    for data in ({"text/html": kept}, {"text/plain": NO_KERNEL}, {"text/plain": f"{NO_KERNEL} Or not."}):
+        outputs.append(nbformat.v4.new_output("display_data", data=data))
     outputs.append(nbformat.v4.new_output("stream", text="wide <&> " * 60))
     cell = nbformat.v4.new_code_cell('if 1 < 2 and "x":  # why\n    draw(3)', execution_count=1, outputs=outputs)
     text = nbformat.v4.new_markdown_cell(f"# Drawn & seen\n\n{LINKS}")
