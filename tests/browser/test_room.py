@@ -419,7 +419,7 @@ def saved(kept: Shown, lab: Lab) -> Shown:
     """The page, run and saved."""
     run_all(kept.page)
     kept.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    eventually(lambda: "af-room" in (lab.folder / "saved.ipynb").read_text())
+    eventually(lambda: "af-saved" in (lab.folder / "saved.ipynb").read_text())
     return kept
 
 
@@ -437,18 +437,23 @@ def test_a_room_shown_twice_moves_in_both_and_a_reloaded_page_is_live_again(save
     assert saved.trouble == []
 
 
-def test_without_a_kernel_the_page_shows_the_room_as_a_picture(saved: Shown) -> None:
+def test_without_a_kernel_the_page_shows_what_the_last_click_came_to(saved: Shown, lab: Lab) -> None:
     page = saved.page
+    assert page.locator(".af-saved").locator("visible=true").count() == 0  # beside a live room it rests
+    saved.click("Expire lease")
+    saved.says("8. A's lease expires")
+    eventually(lambda: "8. A's lease expires" in (page.locator(".af-saved").last.text_content() or ""))
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     page.reload()
     wait_until(page, IDLE)
-    still = page.locator(".af-room.still").last
-    assert page.get_by_text("model not found").locator("visible=true").count() == 0
-    expect(still).to_contain_text("Run this cell to use the controls.", timeout=PATIENCE)
-    expect(still).to_contain_text("A crashes before acknowledge")
-    expect(still.locator("svg").first).to_be_visible()
-    assert still.locator("button").count() == 0
-    still.screenshot(path=shot("room-without-kernel"))
+    kept = page.locator(".af-saved").last
+    expect(kept).to_contain_text("8. A's lease expires", timeout=PATIENCE)
+    expect(kept).to_contain_text("schedule A*5 A! expire")
+    picture = kept.locator("img").first
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.naturalWidth") > 0
+    kept.screenshot(path=shot("room-without-kernel"))
     run_all(page)
     expect(page.locator(".af-room:not(.still)")).to_have_count(2, timeout=PATIENCE)
 

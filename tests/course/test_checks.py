@@ -202,7 +202,7 @@ def test_a_query_leaves_its_connection_as_the_engine_needs_it(done: Engine) -> N
 def test_a_table_is_escaped_and_says_when_it_is_empty() -> None:
     table = Table([{"a": "<b>", "n": None}], "x & y")
     assert "&lt;b&gt;" in table._repr_html_()
-    assert "<caption>x &amp; y</caption>" in table._repr_html_()
+    assert "<p><b>x &amp; y</b></p><table " in table._repr_html_()
     assert repr(table) == "x & y\na    n\n<b>  NULL"
     assert "0 rows" in Table([], columns=["a"])._repr_html_()
     assert repr(Table([], columns=["a"])) == "a\n(0 rows)"

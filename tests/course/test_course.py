@@ -114,7 +114,10 @@ def test_an_unanswered_question_never_blocks_and_tells_nothing_of_the_right_answ
     because = stage.outline.question(ASKED).because
     assert because not in said
     assert all(idea[:20] not in said for idea in stage.outline.question(ASKED).options.values() if idea != RIGHT)
-    assert shown(stage.reveal(ASKED)).startswith("It is 3: one effect, tool called twice.")
+    folded = shown(stage.reveal(ASKED))
+    assert folded.startswith(prompts.STILL_COUNTS)
+    assert because not in folded
+    assert shown(stage.unfold(ASKED)).startswith("It is 3: one effect, tool called twice.")
 
 
 def test_an_answer_is_kept_with_its_confidence_and_compared_at_the_reveal(stage: Lesson, kept: Record) -> None:
@@ -141,7 +144,7 @@ def test_the_first_answer_stays(stage: Lesson, kept: Record) -> None:
 @pytest.mark.parametrize("before", [None, 2])
 def test_no_prediction_is_bettered_after_the_reveal(stage: Lesson, kept: Record, before: int | None) -> None:
     stage.predict(ASKED, answer=before)
-    stage.reveal(ASKED)
+    stage.unfold(ASKED)
     said = shown(stage.predict(ASKED, answer=3, sure="certain"))
     assert (f"{LATE} {prompts.CLOSED} {prompts.AGAIN}" if before is None else STAYS) in said
     answer = kept.read(f"{START}:1").answer(ASKED)
@@ -196,7 +199,7 @@ def test_a_stage_that_nobody_answers_shows_the_same_each_time_and_after_an_inter
     for told in stages.COURSE:
         first = read_through(told.name)
         interrupted = course.stage(told.name)
-        interrupted.reveal(told.questions[0].name)
+        interrupted.unfold(told.questions[0].name)
         assert read_through(told.name) == first
         assert not re.search(r"round \d", " ".join(first[:-1]).lower())
 
@@ -234,6 +237,8 @@ def test_a_kernel_killed_while_the_engine_carried_the_stage_loses_nothing(stage:
     stage.done("a check passed")
     assert "predicted it" in shown(stage.reveal(ASKED))
     assert kept.finished(START)
+    for question in stage.outline.questions:
+        stage.unfold(question.name)
     kept.engine.expire_lease(f"{START}:1")
     assert kept.engine.run_until_idle("another") == 1
 
@@ -333,9 +338,11 @@ def test_without_a_database_every_cell_goes_on_and_says_so(away: None) -> None:
     told = "Your answers cannot be saved now, but you can go on. PostgreSQL at"
     assert told in shown(opened.predict(ASKED))
     assert told in shown(opened.predict(ASKED, answer=3))
-    said = shown(opened.reveal(ASKED))
+    assert told in shown(opened.reveal(ASKED))
+    said = shown(opened.unfold(ASKED))
     assert told in said
     assert said.startswith("It is 3")
+    assert opened.reveal(ASKED).lines == opened.unfold(ASKED).lines
     assert "finished" in shown(opened.done("a check passed"))
     for page in (opened.summary(), opened.again(), opened.exercise(TASK), course.progress()):
         assert told in shown(page)
@@ -374,7 +381,7 @@ def test_what_was_revealed_while_nothing_could_be_kept_is_not_predicted_afterwar
     with monkeypatch.context() as away:
         away.setattr(engine.database, "execute", lambda *_: (_ for _ in ()).throw(DatabaseAway("away")))
         away.setattr(engine.database, "patience", 0.0)
-        assert "away" in shown(stage.reveal(ASKED))
+        assert "away" in shown(stage.unfold(ASKED))
     assert LATE in shown(stage.predict(ASKED, answer=3))
     assert kept.read(f"{START}:1").events == {predicted(ASKED): None}
     stage.again()
@@ -428,7 +435,7 @@ def test_another_question_of_an_answered_round_needs_another_round(stage: Lesson
         stage.outline, questions=(*stage.outline.questions, Question("b", "B?", {"yes": RIGHT}, ""))
     )
     stage.predict(ASKED, answer=3)
-    stage.reveal("b")
+    stage.unfold("b")
     assert prompts.AGAIN in shown(stage.predict("b"))
 
 
@@ -544,10 +551,48 @@ def test_a_click_sends_what_was_chosen_and_a_second_one_changes_nothing(stage: L
     assert all(button.disabled for button in asked._buttons)
 
 
-def test_the_reveal_closes_the_buttons_of_its_question(stage: Lesson) -> None:
-    asked = stage.predict(ASKED)
-    asked._repr_mimebundle_()
-    stage.reveal(ASKED)
+def test_run_all_leaves_every_prediction_to_be_made_and_an_answer_opens_what_was_folded(stage: Lesson) -> None:
+    asked, folded = stage.predict(ASKED), stage.reveal(ASKED)
+    stage.done("a check passed")
+    for shows in (asked, folded):
+        shows._repr_mimebundle_()
+    because = stage.outline.question(ASKED).because[:20]
+    assert because not in folded._seen.value
+    asked._options.value = 2
+    asked._buttons[0].click()
+    assert "You answered 2 (guess)" in folded._seen.value and because in folded._seen.value
+    assert folded._button.layout.display == "none"
+    assert stage.summary().lines[0] == f"Predicted: 1 of {len(stage.outline.questions)}. Right: 0."
+    folded._button.click()
+    assert "You answered 2 (guess)" in asked._standing.value
+
+
+def test_a_finished_stage_in_which_nothing_was_unfolded_goes_on_in_the_same_round(stage: Lesson, kept: Record) -> None:
+    stage.done("a check passed")
+    course.stage(START).predict(ASKED, answer=3)
+    assert kept.read(f"{START}:1").answer(ASKED) == {"answer": 3, "sure": "guess"}
+
+
+def test_a_complaint_goes_when_an_option_is_chosen_and_the_last_hint_rests_the_button(stage: Lesson) -> None:
+    asked, hints = stage.predict(ASKED), stage.exercise(TASK)
+    for shows in (asked, hints):
+        shows._repr_mimebundle_()
+    asked._buttons[0].click()
+    assert prompts.CHOOSE_FIRST in asked._standing.value
+    asked._options.value = 1
+    assert prompts.CHOOSE_FIRST not in asked._standing.value
+    for _ in stage.outline.exercise(TASK).hints:
+        assert not hints._button.disabled
+        hints._button.click()
+    assert hints._button.disabled
+
+
+def test_unfolding_closes_the_buttons_of_its_question(stage: Lesson) -> None:
+    asked, folded = stage.predict(ASKED), stage.reveal(ASKED)
+    for shows in (asked, folded):
+        shows._repr_mimebundle_()
+    folded._button.click()
+    assert "It is 3" in folded._seen.value
     assert prompts.CLOSED in asked._standing.value
     assert asked._options.disabled
 

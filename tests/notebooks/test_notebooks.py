@@ -129,6 +129,7 @@ def _silent(notebook: NotebookNode) -> None:
 BREAKING: list[tuple[str, str, Callable[[NotebookNode], None]]] = [
     ("size", "41 cells", lambda n: n.cells.extend(nbformat.v4.new_markdown_cell("x") for _ in range(27))),
     ("size", "13 lines", runs("1\n" * 13)),
+    ("size", "1280 px", runs("x" * 107)),
     ("size", "median", _all_five_lines),
     ("size", "empty", lambda n: n.cells.append(nbformat.v4.new_markdown_cell(" "))),
     ("reading", "121 words", lambda n: n.cells.append(nbformat.v4.new_markdown_cell("word " * 121))),

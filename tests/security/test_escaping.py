@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import ipywidgets
@@ -18,7 +20,7 @@ from agentflow.errors import BadSchedule
 from agentflow.lab.course.lesson import Lesson
 from agentflow.lab.course.mission import Mission
 from agentflow.lab.course.outline import RIGHT, Exercise, Outline, Question
-from agentflow.lab.course.prompts import Hints, Prompt
+from agentflow.lab.course.prompts import FoldedAnswer, Hints, Prompt
 from agentflow.lab.course.record import WORKFLOWS_OF_THE_COURSE, Record, StageRecord
 from agentflow.lab.crashes.atlas_picture import Atlas, AtlasPicture, draw_atlas
 from agentflow.lab.crashes.atlas_result import AtlasCell, GuardSet
@@ -38,10 +40,10 @@ from agentflow.lab.plots import plots
 from agentflow.lab.plots.frames import work_frame
 from agentflow.lab.race.picture import Comparison, Race
 from agentflow.lab.race.result import Look
-from agentflow.lab.room import view
+from agentflow.lab.room import still, view
 from agentflow.lab.room.messages import trouble_of
 from agentflow.lab.room.scene import LaneView, LastTransaction, Scene
-from agentflow.lab.room.widget import ControlRoom
+from agentflow.lab.room.widget import ControlRoom, Shown
 from agentflow.lab.schedule.capsule import Capsule
 from agentflow.lab.schedule.commit_order import Commit
 from agentflow.lab.schedule.grammar import Schedule, Setting
@@ -77,7 +79,10 @@ class _Parts(HTMLParser):
 
 def parts_of(shown: list[str]) -> set[Part]:
     """The elements and attributes that pieces of HTML are made of; pictures in them are well-formed XML."""
-    for one in shown:
+    images = [
+        unquote(unescape(found)) for one in shown for found in re.findall(r'src="data:image/svg[^,]*,([^"]*)"', one)
+    ]
+    for one in (*shown, *images):
         if one.startswith("<svg"):
             ElementTree.fromstring(one)
     return {part for one in shown for part in _Parts(one).found}
@@ -177,7 +182,7 @@ def room(history: list[dict[str, Any]], text: str) -> Iterator[Any]:
         trouble_of(ValueError(text)),
     ):
         yield view.say(replace(scene, trouble=trouble))
-    yield from (*view.parts(scene).values(), view.static(replace(scene, row={**row, "status": "failed"})))
+    yield from (*view.parts(scene).values(), still.kept(replace(scene, row={**row, "status": "failed"})))
     yield view.lane_line(lanes[0], busy=True)
 
 
@@ -250,6 +255,7 @@ def test_no_payload_in_a_lesson_becomes_an_element_or_an_attribute(engine: Engin
         for _ in texts:
             button.click()
         pieces += html_of(hints)
+        pieces += html_of(FoldedAnswer(question, lesson.summary, lambda: None, lambda: False))
         for notes in (
             lesson.reveal("q"),
             lesson.summary(),
@@ -296,7 +302,7 @@ def test_every_class_that_shows_itself_as_html_is_attacked_here() -> None:
         Notes,
         Mission,
     }
-    attacked |= {Prompt, Hints, ControlRoom, Snapshot, Picture, Timeline}
+    attacked |= {Prompt, Hints, FoldedAnswer, Shown, ControlRoom, Snapshot, Picture, Timeline}
     found = set()
     for file in Path(view.__file__).parents[2].rglob("*.py"):
         for kind in re.split(r"^(?=class )", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:

@@ -40,6 +40,14 @@ FLAGS = (
     "--LabApp.extension_manager=readonly",
 )
 IDLE = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+FACTORY = "jupyterapp.docRegistry.getWidgetFactory('Notebook')"
+OPEN_UNRUN = """async path => {
+    window.opened = await jupyterapp.commands.execute('docmanager:open', {path});
+    await window.opened.revealed;
+    jupyterapp.shell.activateById(window.opened.id);
+}"""
+TRUSTED = """() => [...new Set(window.opened.content.widgets.filter(cell => cell.model.type === 'code')
+    .map(cell => cell.model.trusted))]"""
 READY = "() => !!window.jupyterapp && !document.querySelector('.jp-Dialog')"
 PATIENCE = 30_000  # milliseconds for one thing to appear
 
@@ -170,6 +178,24 @@ def at_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1], widt
             shut(page)
 
 
+@contextmanager
+def at_unrun(page: Page, lab: Lab, name: str, width: int = 1280) -> Iterator[list[str]]:
+    """The notebook is open as its file has it: without a kernel, and trusted by nobody; else as at_notebook."""
+    if not page.evaluate(READY):
+        page.goto(lab.address("").replace("/tree/", ""))
+        wait_until(page, f"() => !!window.jupyterapp && !!{FACTORY}")
+    page.evaluate(f"() => {{ {FACTORY}._preferKernel = false; }}")
+    page.set_viewport_size({"width": width, "height": 1500})
+    with overheard(page) as trouble:
+        try:
+            page.evaluate(OPEN_UNRUN, name)
+            assert page.evaluate(TRUSTED) == [False]
+            yield trouble
+        finally:
+            page.evaluate(f"() => {{ {FACTORY}._preferKernel = true; }}")
+            shut(page)
+
+
 def open_notebook(page: Page, lab: Lab, name: str, theme: str = THEMES[0][1]) -> None:
     """The notebook alone is open in this theme, and its kernel is idle; a page that shows JupyterLab loads it no second time."""
     if page.evaluate(READY):
@@ -254,7 +280,7 @@ def shut(page: Page) -> None:
     page.evaluate(
         """async () => {
             for (const one of [...jupyterapp.shell.widgets('main')].filter(one => one.sessionContext)) {
-                await one.sessionContext.shutdown();
+                if (one.sessionContext.session) await one.sessionContext.shutdown();
                 one.dispose();
             }
         }"""

@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from urllib.parse import unquote
 
 from nbformat import NotebookNode
 
@@ -16,6 +17,7 @@ from agentflow.lab.course.outline import Outline
 
 ANATOMY = ("Goal", "Predict", "Run", "Look", "Explain", "Check", "Exercise")
 MAX_CELLS, MAX_LINES, MEDIAN_LINES, MAX_WORDS = 40, 12, 4, 120
+MAX_LINE = 106  # characters; JupyterLab cuts longer lines in a window of 1280 px
 LIVE = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -73,6 +75,8 @@ def size(notebook: NotebookNode) -> Iterator[str]:
     for cell, lines in zip(code(notebook), lengths, strict=True):
         if lines > MAX_LINES:
             yield f"{lines} lines in one cell, and {MAX_LINES} is the most: {cell.source.splitlines()[0]}"
+        if max(map(len, cell.source.splitlines()), default=0) > MAX_LINE:
+            yield f"a line of more than {MAX_LINE} characters, which a window of 1280 px cuts: {cell.source.splitlines()[0]}"
     if lengths and statistics.median(lengths) > MEDIAN_LINES:
         yield f"the median code cell has {statistics.median(lengths)} lines, and {MEDIAN_LINES} is the most"
     yield from ("an empty cell" for cell in notebook.cells if not cell.source.strip())
@@ -172,7 +176,7 @@ def the_same_everywhere(notebook: NotebookNode) -> Iterator[str]:
             yield from (
                 f"{found.group()!r} differs from run to run"
                 for text in texts(cell)
-                for found in VOLATILE.finditer(text)
+                for found in VOLATILE.finditer(unquote(text))  # also in the data address of a picture
             )
 
 

@@ -18,10 +18,10 @@ from ..notebook.tables import Table
 from . import stages
 from .judging import NOT_SOLVED, is_number, judged
 from .outline import SURE, Exercise, Outline, Question
-from .prompts import AGAIN, Hints, Prompt
+from .prompts import AGAIN, FoldedAnswer, Hints, Prompt
 from .record import PASSED, SOLVED, Kept, Record, StageRecord, predicted, the_record
 
-LATE = "Too late: the answer has been revealed, so this one was not recorded."
+LATE = "Too late: the answer has been shown, so this one was not recorded."
 STAYS = "Your first answer stays."
 
 
@@ -52,6 +52,7 @@ class Lesson:
         self._prompts: dict[str, Prompt] = {}
         self._hints: dict[str, Hints] = {}
         self._hinted: dict[str, int] = {}  # how many hints were shown, also while nothing can be kept
+        self._folded: dict[str, FoldedAnswer] = {}
         self._revealed: set[str] = set()  # also while nothing can be kept
         self._record.open_round()
 
@@ -80,20 +81,48 @@ class Lesson:
         if kept is None:
             return self._record.trouble
         if kept.answer(name) == given:
+            self._refresh(name)
             return ""
         return STAYS if kept.answer(name) else LATE
 
-    def reveal(self, name: str) -> Notes:
-        """Shows the right answer beside the predicted one and the idea behind it; from now on no answer counts."""
+    def reveal(self, name: str) -> Notes | FoldedAnswer:
+        """Shows the right answer beside the predicted one and the idea behind it; folded, as long as nobody has predicted."""
         question = self.outline.question(name)
-        kept = self._record.keep(predicted(name), None)
+        told = partial(self._told, question)
+        if self._is_closed(name):
+            return told()
+        answer = self._folded[name] = FoldedAnswer(
+            question, told, partial(self.unfold, name), partial(self._is_closed, name)
+        )
+        laboratory.keep("answer", f"{self.outline.name}/{name}", answer)
+        return answer
+
+    def unfold(self, name: str) -> Notes:
+        """Shows the right answer, also if nobody has predicted; from now on no prediction counts."""
+        question = self.outline.question(name)
+        self._record.keep(predicted(name), None)
         self._revealed.add(name)
+        self._refresh(name)
+        return self._told(question)
+
+    def _is_closed(self, name: str) -> bool:
+        """Whether the question was answered or its answer unfolded."""
+        kept = self._record.this_round()
+        return name in self._revealed or bool(kept and kept.is_closed(name))
+
+    def _told(self, question: Question) -> Notes:
+        kept = self._record.this_round()
         lines = [f"It is {question.right}: {list(question.options)[question.right - 1]}. {question.because}"]
-        if kept and (given := kept.answer(name)):
+        if kept and (given := kept.answer(question.name)):
             lines.append(_compared(question, given))
+        return self._notes(lines)
+
+    def _refresh(self, name: str) -> None:
+        """Shows on the page what became of a question: in its cell, and where its answer is folded."""
         if name in self._prompts:
             self._prompts[name].refresh()
-        return self._notes(lines)
+        if name in self._folded:
+            self._folded[name].refresh()
 
     def summary(self) -> Notes:
         """Shows what was predicted and what was right, with the ideas behind the wrong answers."""
@@ -112,6 +141,8 @@ class Lesson:
         self._revealed.clear()
         for prompt in self._prompts.values():
             prompt.refresh("")
+        for answer in self._folded.values():
+            answer.refresh()
         return self._notes([f"Round {kept.number} begins: run the cells from the top."] if kept else [])
 
     # -- exercises ---------------------------------------------------------------------------------------------------
@@ -154,12 +185,10 @@ class Lesson:
     def done(self, *checks: str) -> Notes:
         """Marks the stage as finished, as each of these checks passed (or it would have raised), and shows what comes next.
 
-        Questions that were not revealed are closed. Raises AgentFlowError if there is no check.
+        A question whose answer is still folded stays open. Raises AgentFlowError if there is no check.
         """
         if not checks:
             raise AgentFlowError("stage.done() needs at least one check, such as checks.completed(engine, ...).")
-        for question in self.outline.questions:
-            self._record.keep(predicted(question.name), None)
         self._record.keep(PASSED, True)
         following = [outline.name for outline in stages.COURSE if outline.name > self.outline.name]
         then = f"Next: {following[0]}." if following else "It was the last one."

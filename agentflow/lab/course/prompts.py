@@ -7,32 +7,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.display import DisplayHandle
 
+from ..notebook.live_view import HIDES_SAVED, LIVE, keep, show
 from ..notebook.notes import Notes, as_html
-from ..notebook.tables import STYLE
+from ..pictures.saved import saved
 from .outline import SURE, Exercise, Question
 from .record import SOLVED, Kept, StageRecord
 
 OPEN = "Not answered yet. A guess is fine, and the notebook goes on without one."
 CHOOSE_FIRST = "Choose an option first, then say how sure you are."
-CLOSED = "It was revealed before you answered."
+CLOSED = "The answer was shown before you answered."
+FOLDED = "Show the answer"
+STILL_COUNTS = "Nobody has predicted yet, so the answer stays folded: until it is shown, a prediction counts."
+NEXT_HINT = "Show the next hint"
 AGAIN = "`stage.again()` starts another round; then run the cells from the top, one at a time."
 HOW = "Choose an option, then say how sure you are: that sends it, and the first answer stays."
 BUTTONS = {"guess": "It is a guess", "fairly sure": "I am fairly sure", "certain": "I am certain"}
 
-ASK_STYLE = """<style>
-.af-ask{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);max-width:1000px}
-.af-ask .widget-radio,.af-ask .widget-radio-box{width:100%;height:auto;max-width:none;margin:0}
-.af-ask .widget-radio-box label{height:auto;line-height:1.45;padding:2px 0;width:auto;white-space:normal;font-size:13px;
- color:var(--jp-ui-font-color1,#1f2328)}
-.af-ask .jupyter-button{width:auto;color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color2,#eee);opacity:1}
-.af-ask .jupyter-button:disabled{color:var(--jp-ui-font-color2,#59636e);background:none;
- box-shadow:inset 0 0 0 1px var(--jp-border-color2,#d0d7de)}
-.af-ask .jupyter-button:focus-visible,.af-ask input:focus-visible{outline:2px solid currentColor;outline-offset:1px}
-</style>"""
+ASK_STYLE = f"<style>{files(__package__).joinpath('ask.css').read_text(encoding='utf-8')}</style>"
 
 # With the focus on a button JupyterLab takes `x` as delete cell. This attribute is the cure; only the page can set it.
 NO_SHORTCUTS = (
@@ -47,6 +44,7 @@ class _Shown(ABC):
     """Something that a page shows as a live view, as HTML and as text."""
 
     view: widgets.VBox | None = None
+    handle: DisplayHandle | None = None  # of the output where it is shown
 
     @abstractmethod
     def to_html(self) -> str:
@@ -65,11 +63,18 @@ class _Shown(ABC):
                         part.close()
             self.view = None
 
+    def _ipython_display_(self) -> None:
+        self.handle = show(self._repr_mimebundle_())
+
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
         self.view = self.view or self.build()
         live = self.view._repr_mimebundle_(**options) or {}
-        static = f'{STYLE}<div class="af-look">{self.to_html()}</div>'
-        return {**live, "text/html": static, "text/plain": repr(self)}
+        return {**live, "text/html": saved(self.to_html()), "text/plain": repr(self)}
+
+    def _keep(self) -> None:
+        """Lets the notebook keep what it shows now, for a page without a kernel."""
+        if self.handle is not None:
+            keep(self.handle, self._repr_mimebundle_())
 
 
 def _below(box: widgets.Box) -> list[Any]:
@@ -79,9 +84,8 @@ def _below(box: widgets.Box) -> list[Any]:
 
 def _frame(*children: Any) -> widgets.VBox:
     none = widgets.Layout(height="0", margin="0", overflow="hidden")
-    view = widgets.VBox([widgets.HTML(STYLE + ASK_STYLE + NO_SHORTCUTS, layout=none), *children])
-    view.add_class("af-ask")
-    return view
+    view = widgets.VBox([widgets.HTML(HIDES_SAVED + ASK_STYLE + NO_SHORTCUTS, layout=none), *children])
+    return view.add_class("af-ask").add_class(LIVE)
 
 
 class Prompt(_Shown):
@@ -113,12 +117,14 @@ class Prompt(_Shown):
         self.note = self.note if note is None else note
         if self.view is not None:
             self._draw()
+        self._keep()
 
     def build(self) -> widgets.VBox:
         """The question, its options, a button for each degree of confidence, and its state."""
         asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
         numbered = [(option, number) for number, option in enumerate(self.question.numbered, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
+        self._options.observe(lambda _: self.refresh("" if self.note == CHOOSE_FIRST else None), "value")
         self._buttons = [self._button(sure) for sure in SURE]
         self._standing = widgets.HTML()
         self.view = _frame(asked, self._options, widgets.HBox(self._buttons), self._standing)
@@ -174,10 +180,10 @@ class Hints(_Shown):
 
     def build(self) -> widgets.VBox:
         """A button for the next hint, and below it those that were shown."""
-        button = widgets.Button(description="Show the next hint", tooltip="One at a time; try something after each")
-        button.on_click(lambda _: self._click())
+        self._button = widgets.Button(description=NEXT_HINT, tooltip="One at a time; try something after each")
+        self._button.on_click(lambda _: self._click())
         self._seen = widgets.HTML()
-        self.view = _frame(widgets.HBox([button]), self._seen)
+        self.view = _frame(widgets.HBox([self._button]), self._seen)
         self.refresh()
         return self.view
 
@@ -187,6 +193,7 @@ class Hints(_Shown):
             kept = self.record.exercise(self.exercise)
             asked = self.exercise.hints[: kept.hints if kept else 0]
             self._draw([f"Hint {number}: {hint}" for number, hint in enumerate(asked, 1)])
+        self._keep()
 
     def _click(self) -> None:
         try:
@@ -195,7 +202,9 @@ class Hints(_Shown):
             self._draw([*self._lines, f"{type(error).__name__}: {error}"])
 
     def _draw(self, lines: list[str]) -> None:
-        self._lines = list(dict.fromkeys(lines))  # after the last hint they come again
+        self._lines = list(dict.fromkeys(lines))
+        self._button.disabled = all(f"Hint {n}: {hint}" in self._lines for n, hint in enumerate(self.exercise.hints, 1))
+        self._button.description = "These are all the hints" if self._button.disabled else NEXT_HINT
         said = "".join(f"<p>{as_html(line)}</p>" for line in (*self._lines, self.standing()))
         self._seen.value = f'<div class="af-look" role="status" aria-live="polite">{said}</div>'
 
@@ -208,3 +217,57 @@ class Hints(_Shown):
 
     def __repr__(self) -> str:
         return self.standing()
+
+
+class FoldedAnswer(_Shown):
+    """The answer to a question that nobody has answered yet: folded until a click, or until a prediction is made.
+
+    `told` is what there is to show, `unfold` closes the question, `is_open` says whether it was answered or unfolded.
+    """
+
+    def __init__(
+        self, question: Question, told: Callable[[], Notes], unfold: Callable[[], Any], is_open: Callable[[], bool]
+    ) -> None:
+        self.question, self.told, self.unfold, self.is_open = question, told, unfold, is_open
+
+    def build(self) -> widgets.VBox:
+        """A button, and in its place what it unfolds."""
+        self._button = widgets.Button(description=FOLDED, tooltip="After this, no prediction counts")
+        self._button.on_click(lambda _: self._click())
+        self._seen = widgets.HTML()
+        self.view = _frame(self._button, self._seen)
+        self._draw()
+        return self.view
+
+    def refresh(self) -> None:
+        """Shows the answer on the page if it may be seen now."""
+        if self.view is not None:
+            self._draw()
+        self._keep()
+
+    def _click(self) -> None:
+        try:
+            self.unfold()
+        except Exception as error:  # an exception of a callback is shown nowhere else
+            self._seen.value = (
+                f'<div class="af-look" role="alert"><p>{as_html(f"{type(error).__name__}: {error}")}</p></div>'
+            )
+
+    def _draw(self) -> None:
+        is_open = self.is_open()
+        self._button.layout.display = "none" if is_open else ""
+        said = self.told().to_html() if is_open else f"<p>{as_html(self.standing())}</p>"
+        self._seen.value = f'<div class="af-look" role="status">{said}</div>'
+
+    def standing(self) -> str:
+        """That the answer is folded, and what shows it."""
+        return f"{STILL_COUNTS} `stage.unfold({self.question.name!r})` shows it."
+
+    def to_html(self) -> str:
+        """The answer, folded unless it may be seen."""
+        told = self.told().to_html()
+        folded = f"<p>{as_html(self.standing())}</p><details><summary>{FOLDED}</summary>{told}</details>"
+        return told if self.is_open() else folded
+
+    def __repr__(self) -> str:
+        return repr(self.told()) if self.is_open() else "\n".join([self.standing(), *self.told().lines[1:]])

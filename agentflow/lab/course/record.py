@@ -75,6 +75,11 @@ class Kept:
         return any(given is not None for name, given in self.events.items() if name.startswith(predicted("")))
 
     @property
+    def was_read(self) -> bool:
+        """Whether any question was answered, or its answer unfolded."""
+        return any(name.startswith(predicted("")) for name in self.events)
+
+    @property
     def hints(self) -> int:
         """How many hints were shown."""
         return sum(name.startswith("hint ") for name in self.events)
@@ -155,8 +160,8 @@ class StageRecord:
         self._round = ""
 
     def open_round(self) -> Kept | None:
-        """Goes on with the newest round, or begins another if that one was read through without a prediction."""
-        return self._enter(lambda newest: bool(newest.events) and not newest.has_answers)
+        """Goes on with the newest round, or begins another if that one was read without a prediction, answers unfolded."""
+        return self._enter(lambda newest: newest.was_read and not newest.has_answers)
 
     def next_round(self) -> Kept | None:
         """Begins another round, in which nothing is predicted yet."""

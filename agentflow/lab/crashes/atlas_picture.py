@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..history.words import brief, counted
+from ..pictures.saved import scrolling
 from ..pictures.svg import INK, MUTE, PAPER, RULE, Picture, escaped, frame
 from .atlas_result import AtlasCell, AtlasResult
 from .kill_plan import in_gap
@@ -24,7 +25,7 @@ STICKY = 8  # more columns than this: the row names stay while the rest scrolls
 
 def draw_atlas(
     atlas: AtlasResult, *, live: bool = False, beside: Callable[[AtlasCell, float, float], str] = lambda *_: ""
-) -> Picture:
+) -> AtlasPicture:
     """Draws the atlas, with its text twin; with `live`, a cell can get the focus, and a screen reader reads it alone.
 
     `beside` draws more into a cell, around its middle.
@@ -58,9 +59,11 @@ class AtlasPicture(Picture):
     gutter: str = field(default="", compare=False)
     wide: int = LEFT + 1
 
-    def _repr_html_(self) -> str:
+    @property
+    def html(self) -> str:
+        """The picture itself, for a widget."""
         if not self.gutter:
-            return super()._repr_html_()
+            return scrolling("Picture", "overflow-x:auto", self.svg)
         held = (
             f'<div style="position:sticky;left:0;z-index:1;flex:none;margin-right:-{self.wide}px">{self.gutter}</div>'
         )
@@ -231,7 +234,7 @@ def _gutter(rows: dict[str, float], wide: int, height: float, atlas: AtlasResult
 class Atlas(AtlasResult):
     """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
 
-    def picture(self) -> Picture:
+    def picture(self) -> AtlasPicture:
         """The atlas as a picture with its text twin."""
         return draw_atlas(self)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from ..notebook.live_view import HIDES_SAVED, LIVE, show
+from ..pictures.saved import saved
 from ..pictures.timeline import timeline
 from .atlas_picture import draw_atlas
 from .atlas_result import AtlasCell, AtlasResult
@@ -45,18 +47,19 @@ class AtlasView:
             description="cell",
             layout=widgets.Layout(width="560px"),
         )
-        carrier = widgets.HTML(f"{_STYLE}<img alt='' src='{_PIXEL}' onload='{html.escape(_SCRIPT)}'>")
+        carrier = widgets.HTML(f"{HIDES_SAVED}{_STYLE}<img alt='' src='{_PIXEL}' onload='{html.escape(_SCRIPT)}'>")
         invitation = widgets.HTML("<p>Click on a cell to see its history, or choose it in the list.</p>")
         self.view = widgets.VBox([carrier, invitation, self._map, self._list, self._detail])
         for widget, name in ((self.view, "atlas"), (self._map, "map"), (self._list, "choice"), (self._detail, "cell")):
             widget.add_class(f"af-{name}")
+        self.view.add_class(LIVE)
         self._list.observe(lambda change: self.choose(*change.new), "value")
         self.show(atlas)
 
     def show(self, atlas: AtlasResult) -> None:
         """Shows this atlas instead, for example with one cell more; it has the same rows and columns."""
         self.atlas = atlas
-        self._map.value = draw_atlas(atlas, live=True)._repr_html_()
+        self._map.value = draw_atlas(atlas, live=True).html
         self.choose(*self._list.value)
 
     def choose(self, boundary: str, guards: str) -> AtlasCell:
@@ -71,14 +74,16 @@ class AtlasView:
         for widget in (*self.view.children, self.view):
             widget.close()
 
+    def _ipython_display_(self) -> None:
+        show(self._repr_mimebundle_())
+
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         bundle = self.view._repr_mimebundle_(**options) or {}
         return {**bundle, "text/html": self.to_html(), "text/plain": repr(self)}
 
     def to_html(self) -> str:
         """The picture and the chosen cell, for a page without a kernel."""
-        note = "<p>Run this cell to choose another one.</p>"
-        return f'{_STYLE}<div class="af-atlas">{draw_atlas(self.atlas)._repr_html_()}{detail(self.cell)}{note}</div>'
+        return saved(f"{draw_atlas(self.atlas).svg}{detail(self.cell)}")
 
     def __repr__(self) -> str:
         lines = [f"{number}. {line}" for number, line in enumerate(self.cell.lines(), 1)]

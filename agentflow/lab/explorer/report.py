@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..history.words import brief, counted
-from ..notebook.tables import STYLE
+from ..pictures.saved import saved
 from ..pictures.svg import Picture
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
@@ -206,4 +206,4 @@ class Exploration:
             cells = "".join(f"<td>{html.escape(text)}</td>" for text in (one.sentence, one.line, one.guilty))
             rows += f'<tr><td style="white-space:nowrap">{one.kind}</td>{cells}</tr>'
         head = "<tr><th>kind</th><th>invariant</th><th>shortest schedule</th><th>guilty row</th></tr>"
-        return f'{STYLE}<div class="af-look">{lines}{f"<table>{head}{rows}</table>" if rows else ""}</div>'
+        return saved(f"{lines}{f'<table>{head}{rows}</table>' if rows else ''}")

@@ -11,7 +11,7 @@ from html import escape
 
 from ...statements import TRANSACTIONS
 from ..history.words import counted
-from ..notebook.tables import STYLE
+from ..pictures.saved import saved
 from .pairs import KNOWN, Pair
 
 SHOWN = 12
@@ -19,17 +19,13 @@ SHOWN = 12
 
 _LETTERS = {"waited": "w", "passed": ".", "some waited": "b"}
 _MARKS = {"waited": "●", "passed": "○", "some waited": "◐"}
-_GRID = """<style>
-.af-look.af-look .af-pairs td{text-align:center;padding:4px 8px;min-width:34px;font-size:18px;line-height:1.1}
-.af-look.af-look .af-pairs small{display:block;font-size:11px;white-space:nowrap}
-.af-look.af-look .af-verdict{font-size:18px;font-weight:600}
-.af-look.af-look .af-pairs thead th{writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;
- padding:2px 4px;border:0}
-.af-look.af-look .af-pairs tbody th{text-align:right;padding:2px 8px 2px 0}
-.af-look.af-look .af-pairs .af-differs{background:var(--jp-ui-font-color1,#1f2328);color:var(--jp-layout-color1,#fff);
- border-radius:3px;font-weight:600}
-</style>"""
-_LEGEND = "numbers: pairs that came out like one after the other, of all · ● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference"
+_NAME = "writing-mode:vertical-rl;transform:rotate(180deg);text-align:left;padding:2px 4px"
+_PAIRS = "text-align:center;padding:4px 8px;min-width:34px;font-size:18px;line-height:1.1"
+_DIFFERS = ";font-weight:600;background:#1f2328;color:#fff;outline:1px solid #fff"
+_LEGEND = (
+    "numbers: pairs that came out like one after the other, of all · ● waited · ○ passed · ◐ some waited · "
+    "+ a known difference · inverted: a difference"
+)
 
 
 def _cells(all_pairs: Sequence[Pair]) -> dict[tuple[str, str], list[Pair]]:
@@ -101,16 +97,16 @@ def _letter(pairs: list[Pair]) -> str:
 def html(engine: str, all_pairs: Sequence[Pair]) -> str:
     """The matrix as a table; a cell's tooltip says how many pairs it stands for."""
     names, cells = _names(all_pairs), _cells(all_pairs)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    head = "".join(f'<th scope="col" style="{_NAME}">{escape(name)}</th>' for name in names)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(_cell(cells[first, second]) for second in names)}</tr>'
         for first in names
     )
-    verdict = f'<p class="af-verdict">{escape(engine)}: {escape(_verdict(all_pairs))}</p>'
+    verdict = f'<p style="font-size:18px;font-weight:600">{escape(engine)}: {escape(_verdict(all_pairs))}</p>'
     lines = "".join(f"<p>{escape(line)}</p>" for line in [_LEGEND, *_known(all_pairs), *_differences(all_pairs)])
     corner = "<td>held \\ started</td>"
-    table = f'<table class="af-pairs"><thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
-    return f'{STYLE}{_GRID}<div class="af-look">{verdict}{table}{lines}</div>'
+    table = f"<table><thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>"
+    return saved(f"{verdict}{table}{lines}")
 
 
 def _cell(pairs: list[Pair]) -> str:
@@ -118,6 +114,6 @@ def _cell(pairs: list[Pair]) -> str:
     label = f"{pairs[0].first.transaction} held, {pairs[0].second.transaction} started: {counted(len(pairs), 'pair')}, "
     label += f"{_how(pairs)}, {counted(known, 'known difference')}, {counted(differing, 'difference')}"
     mark = _MARKS[_how(pairs)] + "+" * bool(known)
-    mark += f"<small>{len(pairs) - differing} of {len(pairs)}</small>"
-    differs = ' class="af-differs"' if differing else ""
-    return f'<td{differs} title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'
+    mark += f'<br><span style="font-size:11px;white-space:nowrap">{len(pairs) - differing} of {len(pairs)}</span>'
+    style = _PAIRS + (_DIFFERS if differing else "")
+    return f'<td style="{style}" title="{escape(label)}" aria-label="{escape(label)}">{mark}</td>'

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .tables import STYLE, Table
+from ..pictures.saved import saved
+from .tables import Table
 
 
 def as_html(line: str) -> str:
@@ -32,4 +33,4 @@ class Notes:
         return f"<p><b>{first}</b></p>{below}{self.table.to_html() if self.table is not None else ''}"
 
     def _repr_html_(self) -> str:
-        return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+        return saved(self.to_html())

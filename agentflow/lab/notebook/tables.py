@@ -16,23 +16,7 @@ from ..history.belief import Belief, belief_of, with_unseen
 from ..history.entries import Row, worker_name
 from ..history.sentences import sentences
 from ..history.words import counted
-
-STYLE = """<style>
-.af-look{color:var(--jp-ui-font-color1,#1f2328);background:var(--jp-layout-color1,#fff);font-size:13px;line-height:1.45;
- padding:2px 0;max-width:1000px;overflow-x:auto}
-.af-look.af-look table{border-collapse:collapse;margin:2px 0 8px;font-size:12px;table-layout:auto;color:inherit}
-.af-look.af-look caption{caption-side:top;text-align:left;font-weight:600;padding:2px 0;color:inherit}
-.af-look.af-look th,.af-look.af-look td{text-align:left;vertical-align:top;padding:3px 10px 3px 6px;
- border-bottom:1px solid var(--jp-border-color2,#d0d7de);background:none;color:inherit;
- word-break:normal;overflow-wrap:break-word;max-width:44em}
-.af-look.af-look th{font-weight:400;color:var(--jp-ui-font-color2,#59636e)}
-.af-look.af-look td{font-family:var(--jp-code-font-family,monospace)}
-.af-look.af-look p{margin:2px 0 6px}
-.af-look .af-beside{display:flex;flex-wrap:wrap;gap:6px 28px;align-items:flex-start}
-.af-look .af-sign{align-self:center;font-weight:600;font-size:18px}
-.af-look.af-look code{font-family:var(--jp-code-font-family,monospace);font-size:12px;color:inherit;background:none;padding:0}
-.af-look.af-look ol{margin:2px 0 4px;padding-left:30px}
-</style>"""
+from ..pictures.saved import saved
 
 
 class Table(list[dict[str, Any]]):
@@ -59,7 +43,7 @@ class Table(list[dict[str, Any]]):
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body or none}</tbody></table>"
 
     def _repr_html_(self) -> str:
-        return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+        return saved(self.to_html())
 
 
 def shown(value: Any) -> str:
@@ -135,13 +119,12 @@ class Snapshot:
         entries = counted(len(self.history), "entry", "entries")
         return (
             f"{self.row().to_html()}<p>{html.escape(self.sentence())}</p>"
-            f'<div class="af-beside"><div>{self.belief().to_html()}</div>'
-            f'<div class="af-sign" aria-hidden="true">{self.judged.sign}</div><div>{self.world().to_html()}</div></div>'
+            f"{self.belief().to_html()}<p><b>{self.judged.sign}</b></p>{self.world().to_html()}"
             f"<details{' open' if lines else ''}><summary>History, {entries}</summary><ol>{lines}</ol></details>"
         )
 
     def _repr_html_(self) -> str:
-        return f'{STYLE}<div class="af-look">{self.to_html()}</div>'
+        return saved(self.to_html())
 
     def __repr__(self) -> str:
         numbered = [f"{n}. {line}" for n, line in enumerate(sentences(self.history), 1)]

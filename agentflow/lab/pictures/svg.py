@@ -15,7 +15,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-SMALLEST = 9 / 11  # a picture shrinks with its page until its text, 11 px, is 9 px high; then it scrolls
+from .saved import saved
+
+SMALLEST = 9.9 / 11  # a picture shrinks with its page until its text, 11 px, is 9.9 px high; then it scrolls
 INK, MUTE, RULE, PAPER = "currentColor", "var(--mute)", "var(--rule)", "var(--paper)"
 FONT = "var(--jp-ui-font-family,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif)"
 CODE_FONT = "var(--jp-code-font-family,ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace)"
@@ -66,12 +68,6 @@ def num(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:.1f}".removesuffix(".0")
 
 
-def scrolling(name: str, style: str, inner: str) -> str:
-    """A container that scrolls sideways, by its keys too."""
-    by_key = f'tabindex="0" role="group" aria-label="{name}, scrolls sideways" data-lm-suppress-shortcuts="true"'
-    return f'<div style="{style}" {by_key}>{inner}</div>'
-
-
 @dataclass(frozen=True)
 class Picture:
     """One picture: `svg` for the eye, `text` with the same facts. `figure` is matplotlib's, where it drew."""
@@ -84,7 +80,7 @@ class Picture:
         return self.text
 
     def _repr_html_(self) -> str:
-        return scrolling("Picture", "overflow-x:auto", self.svg)
+        return saved(self.svg)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": self.text}

@@ -16,11 +16,12 @@ from ..history.sentences import summary, twin
 from ..history.story import ALWAYS_FOLDED, FOLDABLE, Mark, Story, folded
 from ..history.story_reader import read_story, story_of
 from . import timeline_spans
-from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
+from .saved import scrolling
+from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, svg
 from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Strip, flat, width
 from .timeline_marks import clock, columns
 
-STRIP = 14
+STRIP = 12  # columns; so a strip is drawn at full size where JupyterLab has its sidebar open, in 846 px
 MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 
@@ -56,9 +57,6 @@ class Timeline(Picture):
         left = max(0.0, self.look_at - 300)  # the target comes to the left edge, where the names of the lanes are
         place = f"position:absolute;top:0;left:{num(left)}px;width:1px;height:1px"
         return f'<div style="{place};scroll-initial-target:nearest"></div>'
-
-    def _repr_html_(self) -> str:
-        return self.html
 
 
 def timeline(
@@ -147,10 +145,8 @@ def _overhang(marks: Sequence[Mark]) -> float:
 
 
 def _strip_size(count: int) -> int:
-    """Fourteen columns; two more on a single strip, closer together; fewer where the last strip would hold next to nothing."""
-    if count <= STRIP + 2:
-        return max(count, 1)
-    return ceil(count / ceil(count / STRIP)) if 0 < count % STRIP < 3 else STRIP
+    """All columns on one strip, if two too many at most have to come closer together; else strips that are equally long."""
+    return max(count, 1) if count <= STRIP + 2 else ceil(count / ceil(count / STRIP))
 
 
 def _milliseconds(told: Story) -> tuple[list[float], list[float]]:
@@ -248,7 +244,7 @@ def _height(s: Strip, schedule: str) -> int:
 def _whole(body: str, wide: float, tall: int, said: str, text: Sequence[str], live: bool) -> str:
     # Beside a gutter that stays in view it must not shrink, which JupyterLab would let every svg do.
     shrinks = "max-width:none" if live else f"max-width:100%;min-width:{ceil(wide * SMALLEST)}px"
-    about = described(flat(said), flat(". ".join([*text, ""]).strip()), TIMELINE_CSS)
+    about = described(flat(said), "\n".join(map(flat, text)), TIMELINE_CSS)
     named = f'role="{"group" if live else "img"}" aria-label="{escaped(flat(said))}"'
     return svg(about + body, num(wide), str(tall), f"display:block;{shrinks};height:auto", named)
 

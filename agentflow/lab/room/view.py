@@ -19,7 +19,6 @@ from .statement_text import marked
 
 LONGEST_CELL = 100  # characters
 WIDE = ("value", "result", "tool_result", "idempotency_key")
-NO_KERNEL = "Run this cell to use the controls."
 _PALETTE = (
     f".af-room{{{tokens(COLOURS | LIGHT)}\n --code:{CODE_FONT}}}\n"
     f"@media(prefers-color-scheme:dark){{.af-room{{{tokens(DARK).rstrip(';')}}}}}\n"
@@ -41,13 +40,12 @@ def parts(scene: Scene) -> Mapping[str, str]:
     }
 
 
-def picture(scene: Scene, *, live: bool = True) -> str:
-    """The timeline as SVG; a live one has marks that can take the focus, and the names of its lanes stay in view."""
+def picture(scene: Scene) -> str:
+    """The timeline as SVG, with marks that can take the focus; the names of its lanes stay in view."""
     drawn = timeline(
-        scene.story, compact=True, live=live, cursor=scene.at or None, axis=scene.axis if live else "entry",
-        workers=scene.drawn_lanes,
-    )  # fmt: skip
-    return f'<div class="gut">{drawn.gutter}</div>{drawn.svg}' if live else drawn.svg
+        scene.story, compact=True, live=True, cursor=scene.at or None, axis=scene.axis, workers=scene.drawn_lanes
+    )
+    return f'<div class="gut">{drawn.gutter}</div>{drawn.svg}'
 
 
 def head(scene: Scene) -> str:
@@ -190,17 +188,6 @@ def history(scene: Scene) -> str:
     return (
         f'<details class="twin" open data-line="{escaped(scene.line)}"><summary>history as text, {entries}</summary>'
         f"<ol>{lines}</ol></details>"
-    )
-
-
-def static(scene: Scene) -> str:
-    """The whole room without its buttons, for a page without a kernel."""
-    lanes = "".join(f'<div class="lane {_hue(lane.name)}">{lane_line(lane)}</div>' for lane in scene.lanes)
-    return (
-        f'<style>{CSS}</style><div class="af-room still"><div class="row">{head(scene)}</div><div class="workers">{lanes}</div>'
-        f'<div class="row"><span class="m">schedule</span> <code>{escaped(scene.line) or "(empty)"}</code></div>'
-        f'<div class="row">{say(scene)}</div><div class="tl">{picture(scene, live=False)}</div>{panes(scene)}{history(scene)}'
-        f'<p class="row m">{NO_KERNEL}</p></div>'
     )
 
 

@@ -12,19 +12,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import display
+from IPython.display import DisplayHandle
 
 from ...engine import Engine
 from ..laboratory import laboratory
+from ..notebook.live_view import HIDES_SAVED, LIVE, keep, show
+from ..pictures.saved import saved
 from ..schedule.grammar import LANES, Schedule, Setting
 from ..schedule.presets import PRESETS
-from . import view
+from . import still, view
 from .clicks import QUIET_SECONDS, Clicks
-from .controller import Controller
+from .controller import Controller, Moves
 from .messages import trouble_of
 from .scene import AXES, Scene
 
@@ -66,6 +68,7 @@ class ControlRoom:
         self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), _Own()
         self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
         self._retrying = False
+        self._handles: list[DisplayHandle] = []  # of the outputs that show this room
         self._scene = self.controller.scene()
         self.view = self._build()
         with suppress(Exception):  # the room shows what went wrong; Reset tries again
@@ -75,7 +78,17 @@ class ControlRoom:
         """The controller's method of this name; the room shows what came of it."""
         if name.startswith("_") or not hasattr(Controller, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.controller, name)
+        return self._shown(method) if callable(method := getattr(self.controller, name)) else method
+
+    def _shown(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, whose moves a cell shows with a still of the room."""
+
+        @wraps(method)
+        def called(*args: Any, **options: Any) -> Any:
+            made = method(*args, **options)
+            return Shown(made, self._scene) if isinstance(made, Moves) else made
+
+        return called
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *vars(Controller)]
@@ -123,6 +136,7 @@ class ControlRoom:
             self.controller.trouble = trouble_of(error)
         if self._scene.busy or new:
             self._refresh()
+        self._keep()
 
     def _show_busy(self, lane: str) -> None:
         """Shows that a move takes its time: in the lane's line, and its buttons rest."""
@@ -148,14 +162,14 @@ class ControlRoom:
     # -- building ----------------------------------------------------------------------------------------------------
 
     def _build(self) -> widgets.VBox:
-        style = f"<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
+        style = f"{HIDES_SAVED}<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
         workers = widgets.Box([self._lane(name) for name in LANES]).add_class("af-workers")
         top = _row([self._html("head"), self._button("Reset")], "af-top")
         parts = [
             _html("af-style", style), top, workers, self._controls(), self._schedule(), self._html("say"),
             self._html("picture", "af-tl"), self._html("panes"), self._html("history", "af-twin"),
         ]  # fmt: skip
-        return widgets.VBox(parts).add_class("af-room")
+        return widgets.VBox(parts).add_class("af-room").add_class(LIVE)
 
     def _lane(self, name: str) -> widgets.VBox:
         buttons = [self._button(verb, name) for verb in LANE_BUTTONS]
@@ -293,27 +307,36 @@ class ControlRoom:
         which.layout.display = "" if len(options) > 2 else "none"
 
     def to_html(self) -> str:
-        """The room without its buttons, for a page without a kernel."""
-        return view.static(self._scene)
+        """The room without its buttons, as a notebook keeps it."""
+        return saved(still.kept(self._scene))
 
     def __repr__(self) -> str:
         return view.as_text(self._scene)
 
     def _ipython_display_(self) -> None:
-        """Displays the picture and, below it, the live widget; in JupyterLab the room's style shows one of the two.
-
-        In one output JupyterLab would prefer the widget, and on a page without its kernel show an error instead.
-        """
-        bundle = dict(self._repr_mimebundle_())
-        live = {kind: bundle.pop(kind) for kind in list(bundle) if not kind.startswith("text/")}
-        display(bundle, raw=True)  # type: ignore[no-untyped-call]
-        if live:
-            display({**live, "text/plain": view.NO_KERNEL}, raw=True)  # type: ignore[no-untyped-call]
+        """Displays the widget, and what a notebook keeps of the room, which follows every click."""
+        self._handles.append(show(self._repr_mimebundle_()))
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:
-        """The live widget, and beside it the same as a static picture and as text."""
+        """The live widget, and the same as a notebook keeps it and as text."""
         live = {} if self.controller.closed else self.view._repr_mimebundle_(**options) or {}
         return {**live, "text/html": self.to_html(), "text/plain": repr(self)}
+
+    def _keep(self) -> None:
+        """Lets the notebook keep what is on screen; what a cell's moves came to stands at that cell."""
+        for handle in self._handles:
+            keep(handle, {"text/html": self.to_html(), "text/plain": repr(self)})
+
+
+class Shown(Moves):
+    """Moves that a cell made, with a still of what they came to."""
+
+    def __init__(self, moves: Moves, scene: Scene) -> None:
+        super().__init__(moves)
+        self._html = saved(still.still(scene))
+
+    def _repr_html_(self) -> str:
+        return self._html
 
 
 def _html(name: str, value: str = "") -> widgets.HTML:

@@ -23,7 +23,8 @@ from ..history.belief import lost, with_unseen
 from ..history.canonical import CanonicalEntry, agreed, canonical
 from ..history.sentences import sentences
 from ..history.words import brief, counted
-from ..notebook.tables import STYLE, effects_of
+from ..notebook.tables import effects_of
+from ..pictures.saved import saved
 from ..pictures.timeline import Timeline, timeline
 from .grammar import Setting, parse
 from .lane_set import LaneKind
@@ -144,9 +145,9 @@ class Capsule:
         return [self.outcome["sentence"], *self.outcome["problems"]]
 
     def _repr_html_(self) -> str:
-        pictures = "".join(self.picture(workflow_id).html for workflow_id in self.workflows)
+        pictures = "".join(self.picture(workflow_id).svg for workflow_id in self.workflows)
         said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.said(), f"hash {self.hash[:12]}"))
-        return f'{STYLE}{pictures}<div class="af-look">{said}</div>'
+        return saved(pictures + said)
 
 
 # -- from a laboratory -------------------------------------------------------------------------------------------------

@@ -28,12 +28,14 @@ from pygments.token import Comment, Keyword, Number, Operator, String
 
 from ...errors import AgentFlowError
 from ..course.stages import COURSE
+from ..notebook.live_view import NO_KERNEL
 
 NOTEBOOKS, PLACE = Path("notebooks"), Path("artifacts", "site")
 # Nothing but what the page itself holds: no script, no font, no picture from elsewhere, and nowhere to send a form.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # What a notebook may not bring: a policy stops most of it, but nothing stops `<meta http-equiv="refresh">`.
 _REFUSED = re.compile(r"<(?=/?(?:base|embed|form|frame|iframe|link|meta|object|script)\b)", re.IGNORECASE)
+_PICTURE = re.compile(r'<img\b[^<>]*\bsrc="data:image/svg\+xml;charset=utf-8,[^<>]*>')  # as a cell's picture is saved
 SKIP = '<a class="skip" href="#main">Skip to the lesson</a>'
 COLOURED = ((Keyword, "k"), (Operator.Word, "k"), (String, "s"), (Number, "m"), (Comment, "c"))
 ABOUT = "A laboratory for durable execution: kill workers at any moment, watch others go on, and prove from rows what is left."
@@ -166,7 +168,8 @@ def _output(output: Any) -> str:
         return f"<pre>{html.escape(output.text)}</pre>"
     if output.output_type == "error":
         return f"<pre>{html.escape(output.ename)}: {html.escape(output.evalue)}</pre>"
-    return str(output.data.get("text/html") or f"<pre>{html.escape(output.data.get('text/plain', ''))}</pre>")
+    text = output.data.get("text/plain", "")
+    return str(output.data.get("text/html") or (f"<pre>{html.escape(text)}</pre>" if text != NO_KERNEL else ""))
 
 
 def _coloured(source: str) -> str:
@@ -232,8 +235,14 @@ def _index(pages: Sequence[Page]) -> str:
         f"<h1>AgentFlow: the course</h1><p>{ABOUT}</p><p>{PROMISE}</p>"
         "<p>These pages show what the notebooks show when they are run. To answer, click and break things yourself, run "
         "<code>make lab</code> in the project's folder.</p>"
-        f'<ol class="stages">{"".join(map(_line, pages))}</ol>'
+        f'{_first_picture(pages)}<ol class="stages">{"".join(map(_line, pages))}</ol>'
     )
+
+
+def _first_picture(pages: Sequence[Page]) -> str:
+    """The first picture of the course, which says more than its name."""
+    found = next(filter(None, (_PICTURE.search(page.body) for page in pages)), None)
+    return f'<div class="output" role="group" aria-label="Picture" tabindex="0">{found[0]}</div>' if found else ""
 
 
 def _line(page: Page) -> str:

@@ -19,6 +19,7 @@ import pytest
 from agentflow import Claim, Database, Engine
 from agentflow.errors import AgentFlowError, BadFrame
 from agentflow.lab.crashes.soak import soak
+from agentflow.lab.pictures.saved import saved
 from agentflow.lab.pictures.svg import SENTINELS, Picture
 from agentflow.lab.plots import plots
 from agentflow.lab.plots.frames import effects_frame, recoveries_frame, work_frame
@@ -210,7 +211,7 @@ def test_the_text_twin_says_the_same_and_is_the_description(name: str) -> None:
     root = ElementTree.fromstring(picture.svg)
     assert root.get("role") == "img" and root.get("aria-label") == root.findtext(f"{SVG}title")
     assert root.findtext(f"{SVG}desc") == picture.text == repr(picture) == picture._repr_mimebundle_()["text/plain"]
-    assert picture.svg in picture._repr_mimebundle_()["text/html"]
+    assert saved(picture.svg) == picture._repr_mimebundle_()["text/html"]
 
 
 def test_text_twins_name_every_figure() -> None:

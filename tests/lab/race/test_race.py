@@ -17,6 +17,7 @@ from sqlalchemy import text
 from agentflow import Database, Engine, migrate
 from agentflow.errors import NotALaboratory, RaceError
 from agentflow.lab.notebook.tables import worker_name
+from agentflow.lab.pictures.saved import saved
 from agentflow.lab.race.picture import Race, draw_race
 from agentflow.lab.race.race import CLAIMS, compare_claims, contend, observed, race, read_race
 from agentflow.lab.race.result import Look
@@ -308,7 +309,7 @@ def test_the_picture_is_named_described_and_free_of_ids(both: dict[str, Race]) -
     assert " id=" not in picture.svg and "var(--jp-layout-color1,#fff)" in picture.svg
     assert draw_race(both["plain_lock"]).svg == picture.svg
     bundle = picture._repr_mimebundle_()
-    assert picture.svg in bundle["text/html"] and bundle["text/plain"] == picture.text
+    assert saved(picture.svg) == bundle["text/html"] and bundle["text/plain"] == picture.text
 
 
 def test_what_is_measured_is_said_to_be(both: dict[str, Race]) -> None:
@@ -360,7 +361,7 @@ def test_both_claims_stand_side_by_side(url: str) -> None:
     rows = {row["figure"]: (row["SKIP LOCKED"], row["plain lock"]) for row in compared.table()}
     assert rows["workflows completed"] == rows["business effects"] == (2, 2)
     assert rows["claims that waited"][0] == 0 and rows["claims that passed over a locked row"][1] == 0
-    assert compared._repr_html_().count("<svg") == 2 and "SKIP LOCKED" in repr(compared)
+    assert compared._repr_html_().count("<img ") == 2 and "SKIP LOCKED" in repr(compared)
 
 
 # -- bad input, and what is left -----------------------------------------------------------------------------------------

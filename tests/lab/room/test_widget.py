@@ -12,7 +12,7 @@ from ipywidgets import Widget
 from agentflow import Engine
 from agentflow.errors import LaneError
 from agentflow.lab.laboratory.laboratory import PATIENT
-from agentflow.lab.room import widget as rooms
+from agentflow.lab.notebook import live_view
 from agentflow.lab.room.controller import Controller
 from agentflow.lab.room.widget import ControlRoom, control_room
 from agentflow.lab.schedule.presets import PRESETS
@@ -204,23 +204,35 @@ def test_a_room_is_a_widget_and_beside_it_a_picture_and_a_text(room: ControlRoom
     bundle = room._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     page, text = bundle["text/html"], bundle["text/plain"]
-    for shown in ("af-room", "<svg", "<table>", "SKIP LOCKED", "history as text, 9 entries", GAP):
+    for shown in ("<img alt=", "<table ", "rows</summary>", "9. B claims it: token 2; recovery starts", GAP):
         assert shown in page
-    assert "Run this cell to use the controls." in page and "<button" not in page and "onload" not in page
+    assert "<svg" not in page and "<style" not in page and "<button" not in page and "onload" not in page
     assert "worker B: replays classify, plan; stands before tool resolve-account (token 2)" in text
     assert "9. B claims it: token 2; recovery starts." in text
     room.close()
     assert set(room._repr_mimebundle_()) == {"text/html", "text/plain"}
 
 
-def test_a_cell_shows_the_picture_and_then_the_widget(room: ControlRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_shows_what_is_kept_and_the_widget_and_a_click_replaces_what_is_kept(
+    room: ControlRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[dict[str, Any]] = []
-    monkeypatch.setattr(rooms, "display", lambda bundle, raw: shown.append(bundle))
+
+    class Handle:
+        def update(self, bundle: dict[str, Any], raw: bool) -> None:
+            shown.append(bundle)
+
+    monkeypatch.setattr(live_view, "display", lambda bundle, **_: shown.append(bundle) or Handle())
     room._ipython_display_()
     assert [set(bundle) for bundle in shown] == [
         {"text/html", "text/plain"},
         {"application/vnd.jupyter.widget-view+json", "text/plain"},
     ]
+    room.step("A")  # what a cell's moves come to stands at that cell
+    assert len(shown) == 2
+    press(room, "Step A")
+    eventually(lambda: len(shown) == 3)
+    assert "3. A commits checkpoint classify" in shown[2]["text/html"]
 
 
 def test_the_schedule_line_can_be_copied(room: ControlRoom) -> None:

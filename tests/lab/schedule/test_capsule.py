@@ -17,6 +17,7 @@ from agentflow import Engine
 from agentflow.errors import BadCapsule
 from agentflow.lab.history.canonical import MEASURED, canonical
 from agentflow.lab.laboratory.laboratory import PATIENT
+from agentflow.lab.pictures.saved import saved
 from agentflow.lab.pictures.timeline import timeline
 from agentflow.lab.schedule.capsule import Capsule, capture, first_divergence
 from agentflow.lab.schedule.stepper import Stepper
@@ -173,7 +174,7 @@ def test_a_capsule_shows_the_picture_of_the_live_run(
     files = Capsule.load(capsule.save(tmp_path / "run.json")).draw(tmp_path / "run.svg")
     assert [file.name for file in files] == ["run.svg", "run-request-2.svg"][: len(live)]
     assert [file.read_text(encoding="utf-8").strip() for file in files] == [one.svg for one in live.values()]
-    assert all(one.svg in capsule._repr_html_() for one in live.values())
+    assert all(saved(one.svg) in capsule._repr_html_() for one in live.values())
 
 
 def test_what_workflows_bring_along_is_escaped(play: Callable[..., Capsule]) -> None:

@@ -16,6 +16,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
 from agentflow import AgentFlowError
+from agentflow.lab.notebook.live_view import NO_KERNEL
+from agentflow.lab.pictures.saved import saved
 from agentflow.lab.site.site import POLICY, PROMISE, build
 from tests.support.browser import chromium_browser
 
@@ -57,11 +59,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / real.name).write_bytes(real.read_bytes())
     (folder / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><circle r="4"/></svg>')
     outputs = [nbformat.v4.new_output("display_data", data={"text/html": shown}) for shown in (PICTURE, TABLE, TABLE)]
+    kept = saved(PICTURE.replace("A picture", "Kept"))
+    for data in ({"text/html": kept}, {"text/plain": NO_KERNEL}, {"text/plain": f"{NO_KERNEL} Or not."}):
+        outputs.append(nbformat.v4.new_output("display_data", data=data))
     outputs.append(nbformat.v4.new_output("stream", text="wide <&> " * 60))
     cell = nbformat.v4.new_code_cell('if 1 < 2 and "x":  # why\n    draw(3)', execution_count=1, outputs=outputs)
     text = nbformat.v4.new_markdown_cell(f"# Drawn & seen\n\n{LINKS}")
     nbformat.write(nbformat.v4.new_notebook(cells=[text, cell]), folder / "02-drawn.ipynb")
     return build(sorted(folder.glob("*.ipynb")), tmp_path_factory.mktemp("site"))
+
+
+def test_the_index_begins_with_a_picture_and_no_page_speaks_of_controls_that_it_has_not(site: list[Path]) -> None:
+    index, _, drawn = site
+    (picture,) = Parts(index).all("img")
+    assert picture["alt"] == "Kept" and picture["src"].startswith("data:image/svg+xml")
+    assert drawn.read_text(encoding="utf-8").count(NO_KERNEL) == 1  # within another sentence
 
 
 def test_the_index_leads_to_each_stage_and_each_stage_to_its_neighbours(site: list[Path]) -> None:
