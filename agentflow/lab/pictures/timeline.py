@@ -17,7 +17,9 @@ from ..history.story import Mark, Story, folded
 from ..history.story_reader import read_story
 from . import timeline_spans
 from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
-from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Strip, flat, width
+from .timeline_layout import (
+    CLOSE, CLOSEST, COMPACT, FULL, GUTTER, MARGIN, PITCH, SEEN, TIMELINE_CSS, Layout, Strip, flat, width,
+)  # fmt: skip
 from .timeline_marks import clock, columns
 
 STRIP = 14
@@ -121,6 +123,8 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
     pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+    if live and layout is COMPACT and not timed:
+        pitch = min(PITCH, max(CLOSEST, SEEN / size))
     common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:
         even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}

@@ -16,6 +16,7 @@ from ..history.story import Position, Story
 from .svg import CODE_FONT, HUES, INK, PAPER, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
+CLOSEST, SEEN = 52, 632  # a live picture's columns come this close before it scrolls, where it has so much room
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
 ROOM = 62  # what a label may be wide in a column
 
@@ -51,7 +52,7 @@ class Layout:
 
 
 FULL = Layout(22, 37, 54, 62, 66, 72, (18, 62), 46, 50, (24, 37, 50), 42, 94, (25, 38, 51), 66, 10, 46, 72, 500)
-COMPACT = Layout(14, 28, 43, 49, 51, 62, (17, 56), 42, 44, (19, 31, 44), 34, 68, (22, 35), 50, 9, 25, 89, 918)
+COMPACT = Layout(14, 28, 43, 49, 51, 78, (21, 70), 53, 40, (19, 31, 44), 34, 66, (22, 35), 50, 9, 25, 82, 918)
 PERSON, FAULT = 44, 13
 
 

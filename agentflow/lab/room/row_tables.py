@@ -14,6 +14,7 @@ from ..history.belief import belief_of
 from ..history.entries import Row, worker_name
 
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
+BRIEF = ("state", "lease_owner", "step_id", "idempotency_key", "status", "attempts", "fence_token")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ def _grid(name: str, columns: Sequence[tuple[str, Show]], rows: Sequence[Row], b
     old = {row[key]: row for row in before}
     cells = [[_cell(column, show, row, old.get(row[key])) for column, show in columns] for row in rows]
     return Grid(name, tuple(column for column, _ in columns), cells)
+
+
+def brief(grid: Grid) -> list[list[GridCell]]:
+    """Of each row the cells that tell most, for a line of text."""
+    wanted = [grid.columns.index(column) for column in BRIEF if column in grid.columns]
+    return [[row[at] for at in wanted] for row in grid.rows]
 
 
 def _cell(column: str, show: Show, row: Row, old: Row | None) -> GridCell:
