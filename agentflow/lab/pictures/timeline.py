@@ -17,12 +17,11 @@ from ..history.story import Mark, Story, folded
 from ..history.story_reader import read_story
 from . import timeline_spans
 from .svg import INK, PAPER, SMALLEST, Picture, described, escaped, num, scrolling, svg
-from .timeline_layout import (
-    CLOSE, CLOSEST, COMPACT, FULL, GUTTER, MARGIN, PITCH, SEEN, TIMELINE_CSS, Layout, Strip, flat, width,
-)  # fmt: skip
+from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELINE_CSS, Layout, Strip, flat, width
 from .timeline_marks import clock, columns
 
 STRIP = 14
+CLOSEST, SEEN = 52, 620  # a live picture's columns come this close before it scrolls, where it has so much room
 MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 
@@ -123,11 +122,13 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
     pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+    lead = pitch / 2
     if live and layout is COMPACT and not timed:
         pitch = min(PITCH, max(CLOSEST, SEEN / size))
+        lead = (PITCH + 13) / 2  # behind the names of the lanes, which reach beyond the gutter
     common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:
-        even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
+        even = {n: GUTTER + lead + pitch * (n - first) for n in range(first, last)}
         xs = dict(enumerate(scale)) if timed else even
         right = max(xs.values(), default=0) + pitch / 2 if last else GUTTER
         if last and told.marks[last - 1].doubled and layout is FULL:

@@ -16,7 +16,6 @@ from ..history.story import Position, Story
 from .svg import CODE_FONT, HUES, INK, PAPER, PICTURE_CSS, escaped, num
 
 GUTTER, PITCH, MARGIN = 96, 65, 2
-CLOSEST, SEEN = 52, 632  # a live picture's columns come this close before it scrolls, where it has so much room
 CLOSE = 26  # columns of a scale of milliseconds come no closer: their numbers fit, and their names on three lines
 ROOM = 62  # what a label may be wide in a column
 

@@ -59,10 +59,9 @@ class Controller:
         self.entry: int | None = None  # the entry that is looked at; None: now
         self.chosen: str | None = None  # the workflow that is shown; None: the one that was last worked on
         self.axis: Axis = "entry"
-        self.hidden = False
         self.sentence, self.remark = NOTHING, ""
         self.trouble: Trouble | None = None
-        self.away = self.closed = False
+        self.away = self.closed = self.hidden = False
         self.changed: Callable[[], object] = lambda: None  # called after every method, also after one that raised
 
     # -- what a button does, and a cell can do too ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-from ..history.sentences import A_DAY
+from ..history.sentences import lease_of
 from ..history.words import counted
 from ..pictures.svg import CODE_FONT, COLOURS, DARK, HUES, LIGHT, escaped, tokens
 from ..pictures.timeline import NOTHING, timeline
@@ -21,7 +21,8 @@ LONGEST_CELL = 100  # characters
 WIDE = ("value", "result", "tool_result", "idempotency_key")
 NO_KERNEL = "Run this cell to use the controls."
 LEGEND = (
-    ("colour", "who: worker A, B or C; ink is the database, the world, a person"), ("band", "a lease; hollow: its worker lives without it"),
+    ("colour", "who: worker A, B or C; ink is the database, the world, a person"),
+    ("band", "a lease; hollow: its worker lives without it"),
     ("hollow, solid square", "a step runs, its checkpoint is committed"), ("dotted square", "replayed from its checkpoint"),
     ("shield, line that rises", "the fencing token"), ("tick", "a commit"), ("flat wall", "a write that was refused"),
     ("diamond", "an effect in the world; doubled: once too often"), ("ring", "the world answered from the key"),
@@ -38,9 +39,13 @@ def folds() -> str:
     """What opens the folded parts; it never changes, so it stays open while they do."""
     items = "".join(f"<div><dt>{escaped(name)}</dt><dd>{escaped(what)}</dd></div>" for name, what in LEGEND)
     inner = {"legend": f'<dl class="legend">{items}</dl><p class="m">{KEYS}</p>'}
-    return '<div class="folds">{}</div>'.format(
-        "".join(f'<details class="f-{key}"><summary>{name}</summary>{inner.get(key, "")}</details>' for key, name in FOLDS.items())
+    all_ = (
+        f'<details class="f-{key}"><summary>{name}</summary>{inner.get(key, "")}</details>'
+        for key, name in FOLDS.items()
     )
+    return f'<div class="folds">{"".join(all_)}</div>'
+
+
 _PALETTE = (
     f".af-room{{{tokens(COLOURS | LIGHT)}\n --code:{CODE_FONT}}}\n"
     f"@media(prefers-color-scheme:dark){{.af-room{{{tokens(DARK).rstrip(';')}}}}}\n"
@@ -102,12 +107,12 @@ def _lease(scene: Scene) -> str:
     lane = holder(scene.row)
     if not scene.row or not lane:
         return '<span class="lease">no lease</span>'
-    found = [band.seconds or 0 for band in scene.story.bands if band.token == scene.row["fence_token"]]
-    long = f"{found[-1]:g} s" if found and 0 < found[-1] < A_DAY else "1 day, until a move ends it"
-    over = scene.row["expired"]
+    found = [band.seconds for band in scene.story.bands if band.token == scene.row["fence_token"]]
+    long, over = lease_of(found[-1] if found else None), scene.row["expired"]
+    held = "lease expired" if over else "lease 1 day" if long == "lease" else long  # so long that only a move ends it
     return (
         f'<span class="lease {_hue(lane)}"><span class="sw{" out" if over else ""}"></span><b>worker {escaped(lane)}</b> '
-        f'<span class="m">lease {"expired" if over else long}</span></span>'
+        f'<span class="m">{held}</span></span>'
     )
 
 
@@ -118,7 +123,7 @@ def _hue(lane: str) -> str:
 def lane_line(lane: LaneView, scene: Scene) -> str:
     """What stands above a lane's buttons: the worker, its token, and where it is unless its Step says so."""
     line = f"running {lane.next} ..." if scene.busy == lane.name else "" if scene.hidden else lane.line
-    held = f' <span class="m">{escaped(lane.held)}</span>' if lane.held else ""
+    held = f' <span class="m">{escaped(lane.held.removeprefix("held "))}</span>' if lane.held else ""
     return (
         f'<p class="line" title="{escaped(line)}"><b>worker {escaped(lane.name)}</b>{held} '
         f'<span class="where">{escaped(line)}</span></p>'
@@ -181,10 +186,7 @@ def grid_html(grid: Grid) -> str:
     heads = "".join(f'<th scope="col">{_breaking(column)}</th>' for column in grid.columns)
     lines = "".join(f"<tr>{''.join(map(_cell, grid.columns, row))}</tr>" for row in grid.rows)
     none = f'<tr><td class="null" colspan="{len(grid.columns)}">0 rows</td></tr>'
-    return (
-        f"<table><caption>{grid.name}</caption><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{lines or none}</tbody></table>"
-    )
+    return f"<table><caption>{grid.name}</caption><thead><tr>{heads}</tr></thead><tbody>{lines or none}</tbody></table>"
 
 
 def _cell(column: str, cell: GridCell) -> str:
@@ -243,8 +245,9 @@ def static(scene: Scene) -> str:
     }  # fmt: skip
     details = "".join(f"<details><summary>{name}</summary>{inner}</details>" for name, inner in folded.items())
     return (
-        f'<style>{CSS}</style><div class="af-room still"><div class="row">{head(scene)}</div><div class="row workers">{lanes}</div>'
-        f'<div class="tl">{picture(scene, live=False)}</div><div class="af-say">{say(scene)}</div>{panes(scene)}'
+        f'<style>{CSS}</style><div class="af-room still"><div class="row">{head(scene)}</div>'
+        f'<div class="row workers">{lanes}</div><div class="tl">{picture(scene, live=False)}</div>'
+        f'<div class="af-say">{say(scene)}</div>{panes(scene)}'
         f'<div class="row"><span class="m">schedule</span> <code>{escaped(scene.line) or "(empty)"}</code></div>'
         f'{details}<p class="row m">{NO_KERNEL}</p></div>'
     )

@@ -66,7 +66,8 @@ class ControlRoom:
         self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), _Own()
         self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
         self._retrying = self._scripted = self._entered = False
-        self._layout, self._styles = widgets.Layout(), {}  # a widget without its own is three things fewer on the wire
+        self._layout = widgets.Layout()  # one for all, and one style for each kind: a third of the widgets
+        self._styles: dict[Any, Any] = {}
         self._scene = self.controller.scene()
         self.view = self._build()
         with suppress(Exception):  # the room shows what went wrong; Reset tries again
@@ -156,10 +157,10 @@ class ControlRoom:
         lecture = self._html("lecture")
         lecture.value = LECTURE
         top = self._box("top af-row", self._html("head"), *look, lecture, self._button("Reset"))
-        database = [self._button(name) for name in ("Expire lease", "End back-off", "Lose answer", "Race")]
+        database = [self._button(name) for name in ("Expire lease", "End back-off", "Lose answer")]
         world = [self._button(name) for name in ("Lose reply", "Deliver event")]
         grounds = [self._box("database af-ground", *database), self._box("world af-ground", *world)]
-        side = self._box("side", *map(self._lane, LANES), *grounds)
+        side = self._box("side", self._button("Race"), *map(self._lane, LANES), *grounds)
         stage = self._box("stage", side, self._html("picture", "tl"))
         look_up = self._html("folds")
         look_up.value = view.folds()
@@ -174,10 +175,11 @@ class ControlRoom:
         return self.panel[f"box {name}"]
 
     def _plan(self) -> widgets.Box:
-        line = self._made(widgets.Text, "schedule", description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
+        line = self._made(widgets.Text, "schedule", continuous_update=False)
+        line.description, line.placeholder = "schedule", "A*5 A! expire B*"
         # Where the page may run no script, Enter sends this, and then the text if it is a new one.
         line.on_submit(lambda _: setattr(self, "_entered", True))
-        line.observe(lambda change: self._entered and not self._own.drawing and self._run(change.new), "value")
+        line.observe(self._changed_line, "value")
         presets = (NO_PRESET, *PRESETS)
         preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name))
         return self._box("plan af-row", line, self._button("Run"), self._button("Copy"), preset)
@@ -255,6 +257,10 @@ class ControlRoom:
     def _typed(self, entry: int) -> None:
         if not self._own.drawing and entry != self._scene.at:
             self._click("Forward to", lambda: self.show(entry))
+
+    def _changed_line(self, change: Any) -> None:
+        if self._entered and not self._own.drawing:
+            self._run(change.new)
 
     def _heard(self, what: str, line: str = "") -> None:
         """The page's script runs; or it sends the line that is to be played."""
