@@ -134,7 +134,8 @@ def _strips(told: Story, layout: Layout, lanes: Sequence[str], seconds: bool, ti
         if last and told.marks[last - 1].doubled and layout is FULL:
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
-        edge = max(right + _overhang(told.marks[first:last], pitch), whole, layout.width - MARGIN)
+        over = _overhang(told.marks[first:last], pitch) + (PITCH - pitch) / 2 * live
+        edge = max(right + over, whole, layout.width - MARGIN)
         made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common))
     return made
 

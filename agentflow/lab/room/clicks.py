@@ -34,18 +34,15 @@ class Clicks:
         """Whether a move is under way or waits."""
         return self._waiting > 0
 
-    def repeats(self, key: str) -> bool:
-        """Whether a click on this button now is the second half of a double click."""
-        quiet = 0.0 if key.startswith(OFTEN) else self.quiet_seconds
-        return key == self._last[0] and time.monotonic() - self._last[1] < quiet
-
     def click(self, key: str, move: Callable[[], Any], lane: str = "") -> bool:
         """Queues the move; False if the click came too fast, and then nothing happens.
 
         Too fast is the second half of a double click, and any click while a move takes its time.
         """
-        now = time.monotonic()
-        if self.repeats(key) or (self.busy and now - self._since > BUSY_SECONDS):
+        now, (last, then) = time.monotonic(), self._last
+        quiet = 0.0 if key.startswith(OFTEN) else self.quiet_seconds
+        double = key == last and now - then < quiet
+        if double or (self.busy and now - self._since > BUSY_SECONDS):
             self.ignored += 1
             return False
         if not self.busy:

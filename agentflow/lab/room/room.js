@@ -21,7 +21,7 @@ if (room && !room.dataset.ready) {
     given(room, 'tabindex', '-1');
     given(room, 'data-lm-suppress-shortcuts', 'true');
     const picture = room.querySelector('.af-tl');
-    if (picture && !picture.dataset.seen) { picture.dataset.seen = 'yes'; new MutationObserver(redrawn).observe(picture, {childList: true, subtree: true}); redrawn(); }
+    if (picture && !picture.dataset.seen) { picture.dataset.seen = 'yes'; new MutationObserver(redrawn).observe(picture, {childList: true, subtree: true}); new ResizeObserver(redrawn).observe(picture); }
     if (last && document.activeElement === document.body && !room.contains(document.activeElement)) room.focus({preventScroll: true});
   };
   const marks = () => q('.af-tl .ev');
@@ -34,9 +34,11 @@ if (room && !room.dataset.ready) {
     if (stood !== null) {
       if (mark && document.activeElement !== mark && (document.activeElement === document.body || document.activeElement === room || document.activeElement.closest('.af-tl'))) { quiet = true; rove(mark); mark.focus({preventScroll: true}); quiet = false; }
     } else if (mark) {
-      const wide = mark.querySelector('.hit').getBoundingClientRect().width, box = scroller.getBoundingClientRect();
-      const over = mark.getBoundingClientRect().right - box.right + wide;
-      if (over > 0) scroller.scrollLeft += Math.ceil(over / wide) * wide;  // whole columns, so that no word is cut
+      // Whole columns, so that no word is cut; the first may stay half seen where the last would not be seen at all.
+      const column = (one) => one.querySelector('.hit').getBoundingClientRect(), wide = column(mark).width;
+      const start = column(marks()[0]).left + scroller.scrollLeft - scroller.getBoundingClientRect().left;
+      const needed = column(mark).right + wide + scroller.scrollLeft - scroller.getBoundingClientRect().right;
+      scroller.scrollLeft = needed > 0 ? start + Math.ceil((needed - start) / wide) * wide : 0;
     }
   };
   let quiet = false, later = 0;

@@ -178,7 +178,7 @@ class ControlRoom:
         line = self._made(widgets.Text, "schedule", continuous_update=False)
         line.description, line.placeholder = "schedule", "A*5 A! expire B*"
         # Where the page may run no script, Enter sends this, and then the text if it is a new one.
-        line.on_submit(lambda _: setattr(self, "_entered", True))
+        line.on_msg(lambda _, told, __: setattr(self, "_entered", told.get("event") == "submit"))
         line.observe(self._changed_line, "value")
         presets = (NO_PRESET, *PRESETS)
         preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name))
@@ -214,21 +214,16 @@ class ControlRoom:
         # The page's script puts it into the order of the Tab key: without one, a key on it would be the notebook's.
         button = self._made(widgets.Button, name, verb.lower().replace(" ", "-"), description=verb, tabbable=False)
 
-        def clicked(_: Any) -> None:
+        def clicked(_: Any) -> None:  # also on one that is shown as off: the room then says why not
             if verb == "Run":
                 self._run(self.panel["schedule"].value)
-            elif self._counts(name):
+            else:
                 self._click(name, partial(getattr(self, method), *[lane] * bool(lane)), lane)
             if not self._scripted:
                 self.panel["schedule"].focus()  # a field keeps its keys from the notebook
 
         button.on_click(clicked)
         return button
-
-    def _counts(self, name: str) -> bool:
-        """Whether a click does something: not on what cannot happen now, unless the room has to say why."""
-        shown = self._scene.buttons.get(name)
-        return self.busy or self.controller.away or self._clicks.repeats(name) or bool(shown and shown.enabled)
 
     def _dropdown(self, label: str, options: Any, act: Callable[[Any], Any]) -> Any:
         dropdown = self._made(widgets.Dropdown, label, description=label, options=options)
