@@ -50,6 +50,14 @@ CUT_OFF = """room => {
         (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1));
     return [...out, ...words].map(one => one.outerHTML.slice(0, 160));
 }"""
+LECTURE = """room => {
+    const seen = selector => [...room.querySelectorAll(selector)].filter(one => one.getClientRects().length);
+    const zoom = one => one.closest('.tl')?.currentCSSZoom ?? 1;
+    const sizes = seen('.tl text, .say b, .pane > p').map(one => [one.textContent,
+        parseFloat(getComputedStyle(one).fontSize) * zoom(one)]);
+    const low = seen('.tl, .say, .pane > p').filter(one => one.getBoundingClientRect().bottom > innerHeight);
+    return [sizes.filter(([, px]) => px < 28), low.length];
+}"""
 PARTED = """room => {
     const before = one => getComputedStyle(one, '::before');
     const line = before(room), all = [...room.querySelectorAll('*')];
@@ -525,12 +533,7 @@ def test_a_lecture_is_the_room_alone_in_large_type_and_a_clicker_moves_it(clean:
         clean.button("Forward").evaluate("one => { for (let n = 0; n < 4; n++) one.click(); }")
         clean.says("7. A is killed")
         page.screenshot(path=shot("room-lecture"))
-        small, out = clean.room.evaluate(
-            """room => { const all = [...room.querySelectorAll('.tl text, .tl + *, .say b, .pane > p')].filter(e => e.getClientRects().length);
-                const size = e => parseFloat(getComputedStyle(e).fontSize) * (e.closest('.tl') ? e.closest('.tl').currentCSSZoom : 1);
-                const seen = [...room.querySelectorAll('.tl, .say, .pane > p')].filter(e => e.getBoundingClientRect().bottom > 1080);
-                return [all.map(e => [e.textContent, size(e)]).filter(([, px]) => px < 28), seen.length]; }"""
-        )
+        small, out = clean.room.evaluate(LECTURE)
         assert (small, out) == ([], 0)
         page.keyboard.press("PageDown")  # at the end a worker that can move goes on
         clean.says("finds nothing to claim")

@@ -32,6 +32,11 @@ ASK_STYLE = """<style>
 .af-ask .jupyter-button:disabled{color:var(--jp-ui-font-color2,#59636e);background:none;
  box-shadow:inset 0 0 0 1px var(--jp-border-color2,#d0d7de)}
 .af-ask .jupyter-button:focus-visible,.af-ask input:focus-visible{outline:2px solid currentColor;outline-offset:1px}
+.af-ask:focus{outline:none}
+.af-ask .jupyter-widgets-disconnected::before{display:none!important}
+.af-ask.jupyter-widgets-disconnected::before{content:'The kernel was restarted. Run this cell to go on.';display:block;
+ font-size:13px;font-weight:600;padding:4px 0}
+.af-ask.jupyter-widgets-disconnected :is(button,input){pointer-events:none;opacity:.6}
 </style>"""
 
 # With the focus on a button JupyterLab takes `x` as delete cell. This attribute is the cure; only the page can set it.
@@ -39,6 +44,12 @@ NO_SHORTCUTS = (
     '<img alt="" width="0" height="0" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw==" '
     "onload=\"const r=this.closest('.af-ask');if(r){const f=()=>r.querySelectorAll('button,input,summary')"
     ".forEach(e=>e.setAttribute('data-lm-suppress-shortcuts','true'));f();"
+    "let last=null;r.tabIndex=-1;r.setAttribute('data-lm-suppress-shortcuts','true');"
+    "r.addEventListener('focusin',e=>{last=e.target});"
+    "document.addEventListener('pointerdown',e=>{if(!r.contains(e.target))last=null},true);"
+    "document.addEventListener('focusin',e=>{if(!r.contains(e.target))last=null});"
+    "new MutationObserver(()=>{if(last&&document.activeElement===document.body)r.focus({preventScroll:true})})"
+    ".observe(r,{subtree:true,attributes:true,childList:true});"
     'new MutationObserver(f).observe(r,{childList:true,subtree:true});}">'
 )
 
@@ -119,6 +130,7 @@ class Prompt(_Shown):
         asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
         numbered = [(option, number) for number, option in enumerate(self.question.numbered, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
+        self._options.observe(lambda _: self.refresh("") if self.note == CHOOSE_FIRST else None, "value")
         self._buttons = [self._button(sure) for sure in SURE]
         self._standing = widgets.HTML()
         self.view = _frame(asked, self._options, widgets.HBox(self._buttons), self._standing)
@@ -174,10 +186,12 @@ class Hints(_Shown):
 
     def build(self) -> widgets.VBox:
         """A button for the next hint, and below it those that were shown."""
-        button = widgets.Button(description="Show the next hint", tooltip="One at a time; try something after each")
-        button.on_click(lambda _: self._click())
+        self._button = widgets.Button(
+            description="Show the next hint", tooltip="One at a time; try something after each"
+        )
+        self._button.on_click(lambda _: self._click())
         self._seen = widgets.HTML()
-        self.view = _frame(widgets.HBox([button]), self._seen)
+        self.view = _frame(widgets.HBox([self._button]), self._seen)
         self.refresh()
         return self.view
 
@@ -197,6 +211,8 @@ class Hints(_Shown):
     def _draw(self, lines: list[str]) -> None:
         self._lines = list(dict.fromkeys(lines))  # after the last hint they come again
         said = "".join(f"<p>{as_html(line)}</p>" for line in (*self._lines, self.standing()))
+        kept = self.record.exercise(self.exercise)
+        self._button.disabled = bool(kept and kept.hints >= len(self.exercise.hints))
         self._seen.value = f'<div class="af-look" role="status" aria-live="polite">{said}</div>'
 
     def to_html(self) -> str:

@@ -39,7 +39,8 @@ def test_every_button_has_a_name_and_says_what_it_does(room: ControlRoom) -> Non
     ("key", "method"),
     [("Step A", "step"), ("Crash B", "crash"), ("Pause A", "pause"), ("Recover B", "recover"), ("Race", "race"),
      ("Expire lease", "expire"), ("End back-off", "due"), ("Deliver event", "deliver"), ("Lose reply", "lose"),
-     ("Lose answer", "move"), ("Hide next", "hide"), ("Back", "back"), ("Forward", "forward"), ("Fork here", "fork"), ("Reset", "reset"), ("Run", "run"),
+     ("Lose answer", "move"), ("Hide next", "hide"),
+     ("Back", "back"), ("Forward", "forward"), ("Fork here", "fork"), ("Reset", "reset"), ("Run", "run"),
      ("Copy", "copy")],
 )  # fmt: skip
 def test_every_button_calls_a_method_that_a_cell_can_call(
