@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -121,7 +123,7 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tab: Page, lab: Lab) -> Iterator[Shown]:
     """A room on an empty laboratory."""
-    write_notebook(lab, "room.ipynb", FIRST.format("room"), SECOND, "1", "2")
+    write_notebook(lab, "room.ipynb", FIRST.format("room"), SECOND, "import os\nos.getpid()", "2")
     with at_notebook(tab, lab, "room.ipynb", width=1400) as trouble:
         run_all(tab)
         shown = Shown(tab, trouble)
@@ -255,7 +257,7 @@ def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> N
     page.keyboard.type(GAP)
     page.keyboard.press("Enter")
     clean.says("9. B claims")
-    _tab_until(page, "document.activeElement.closest('.ev') !== null")
+    _tab_until(page, "document.activeElement.closest('.ev') !== null", "Shift+Tab")
     page.keyboard.press("Home")
     clean.says("looking back: 1. create")
     page.keyboard.press("ArrowRight")
@@ -271,10 +273,10 @@ def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> N
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
-def _tab_until(page: Page, condition: str) -> None:
+def _tab_until(page: Page, condition: str, key: str = "Tab") -> None:
     """The Tab key was pressed until the condition holds, at most forty times."""
     for _ in range(40):
-        page.keyboard.press("Tab")
+        page.keyboard.press(key)
         if page.evaluate(condition):
             return
     raise AssertionError(f"the Tab key never reaches: {condition}")
@@ -397,7 +399,7 @@ def test_every_control_can_be_reached_on_a_small_screen_beside_the_file_browser(
         clean.run(GAP)
         clean.room.evaluate("room => room.scrollIntoView({block: 'start'})")
         page.screenshot(path=shot("room-beside-the-file-browser"))
-        notebook: Any = page.locator(".jp-WindowedPanel-outer").bounding_box()
+        notebook: Any = page.locator(".jp-NotebookPanel-notebook").bounding_box()
         for seen in (
             clean.button("Step", "A"),
             clean.button("Crash", "A"),
@@ -498,20 +500,16 @@ def test_what_is_folded_stays_as_it_is_while_the_room_moves(clean: Shown) -> Non
     expect(rows).not_to_be_visible()
 
 
-def test_a_click_that_a_busy_kernel_has_not_heard_is_shown_as_waiting(clean: Shown, lab: Lab) -> None:
-    go_on = lab.folder / "go-on"
-    clean.page.evaluate(
-        """() => { const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel; kernel.requestExecute({code:
-            'import pathlib, time\\nfor _ in range(3000):' +
-            '\\n    if pathlib.Path("go-on").exists(): break\\n    time.sleep(.02)'}); }"""
-    )
+def test_a_click_that_the_kernel_has_not_heard_is_shown_as_waiting(clean: Shown) -> None:
+    kernel = int(clean.page.locator(".jp-OutputArea-output pre").get_by_text(re.compile(r"^\d{2,}$")).inner_text())
     waiting = clean.room.locator(".af-say[data-waiting]")
+    os.kill(kernel, signal.SIGSTOP)
     try:
         clean.button("Step", "A").click()
         expect(waiting).to_have_attribute("data-waiting", "the kernel is busy; waiting: 1 click", timeout=PATIENCE)
         assert clean.line == ""
     finally:
-        go_on.touch()
+        os.kill(kernel, signal.SIGCONT)
     clean.shows("A")
     expect(waiting).to_have_count(0)
 

@@ -151,7 +151,7 @@ class ControlRoom:
 
     def _build(self) -> widgets.VBox:
         style = f"<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
-        entry = self._made(widgets.BoundedIntText, "entry", value=1, min=1, max=1, description="entry")
+        entry = self._made(widgets.BoundedIntText, "entry", value=0, min=0, max=0, description="entry")
         entry.observe(lambda change: self._typed(change.new), "value")
         look = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
         lecture = self._html("lecture")
@@ -316,7 +316,7 @@ class ControlRoom:
 
     def _draw_fields(self, scene: Scene) -> None:
         entry, which = self.panel["entry"], self.panel["workflow"]
-        entry.max, entry.value = max(scene.length, 1), max(scene.at, 1)
+        entry.max, entry.value = scene.length, scene.at
         if scene.trouble is None:  # what was typed stays, to be mended
             self.panel["schedule"].value = "" if scene.hidden else scene.line
         played = (name for name, one in PRESETS.items() if one.line == scene.line)
