@@ -125,7 +125,7 @@ if (room && !room.dataset.ready) {
   document.addEventListener('fullscreenchange', () => {
     if (lecturing() && !document.fullscreenElement && !room.popover) lecture(false); else redrawn(); });
   const on = (selector) => q(selector).find(e => !e.classList.contains('af-off'));
-  const goOn = () => on('.af-forward') || on(`.af-lane-${room.querySelector('.tl').dataset.turn || 'A'} .af-step`) || on('.af-lane:not(.af-gone) .af-step');
+  const goOn = () => on('.af-forward') || on(`.af-live.af-lane-${room.querySelector('.tl').dataset.turn || 'A'} .af-step`) || on('.af-live .af-step');
   room.addEventListener('keydown', (event) => {
     if (event.target.matches('input,select') || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key.toLowerCase() === 'l') { lecture(!lecturing()); event.preventDefault(); return; }
