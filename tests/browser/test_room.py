@@ -23,6 +23,7 @@ from tests.support.browser import (
     Lab,
     at_notebook,
     in_each_theme,
+    run,
     run_all,
     shot,
     wait_until,
@@ -567,6 +568,33 @@ def test_on_paper_the_room_fits_a_page_of_a4(clean: Shown) -> None:
     finally:
         clean.room.evaluate("room => { room.style.width = ''; }")
         clean.page.emulate_media(media="screen")
+
+
+def test_where_no_inline_script_runs_buttons_and_fields_work_and_keys_do_no_harm(clean: Shown) -> None:
+    page, cells = clean.page, clean.page.locator(".jp-Notebook .jp-Cell").count()
+    blocked = "event => { if (event.target.matches?.('.af-style img')) event.stopImmediatePropagation(); }"
+    page.evaluate(f"() => {{ window.blocked = {blocked}; document.addEventListener('load', window.blocked, true); }}")
+    try:
+        run(page, 1, 1)
+        expect(page.locator(".af-room:not(.still):not(.af-scripted)")).to_have_count(1, timeout=PATIENCE)
+        expect(clean.room.locator(".af-lecture")).not_to_be_visible()
+        clean.click("Step", "A")
+        field = clean.room.get_by_label("schedule")
+        expect(field).to_be_focused()
+        for key in ("x", "b", "a", "d", "d"):
+            page.keyboard.press(key)
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+        assert clean.room.locator(".af-step").first.get_attribute("tabindex") == "-1"
+        clean.run("A*3")
+        field.fill("A*2 B")
+        clean.button("Run").click()
+        clean.shows("A*2 B")
+        clean.room.locator(".f-rows summary").click()
+        expect(clean.room.locator(".fold.rows")).to_be_visible()
+    finally:
+        page.evaluate("() => document.removeEventListener('load', window.blocked, true)")
+        run(page, 1, 1)
+        expect(page.locator(".af-room.af-scripted")).to_have_count(1, timeout=PATIENCE)
 
 
 def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:
