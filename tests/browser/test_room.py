@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,6 +23,7 @@ from tests.support.browser import (
     Lab,
     at_notebook,
     in_each_theme,
+    run,
     run_all,
     shot,
     wait_until,
@@ -39,15 +42,24 @@ room"""
 GAP = "A*5 A! expire B"
 DISCONNECTED = "jupyter-widgets-disconnected"
 LINE = "document.querySelector('.af-room:not(.still) .twin')?.dataset.line"
+FAR = "element => { const box = element.getBoundingClientRect(); return [box.x, box.y, box.width, box.height].map(Math.round); }"
 CUT_OFF = """room => {
     const edges = room.getBoundingClientRect(), shown = [...room.querySelectorAll('button, input, select, .af-lane')];
     const out = shown.filter(one => one.offsetParent).filter(one => {
         const box = one.getBoundingClientRect(), cell = room.parentElement.closest('.jp-OutputArea-output, .jp-Notebook');
         return box.right > edges.right || box.right > cell.getBoundingClientRect().right || (one.matches('button') &&
             one.closest('.af-lane') && box.right > one.closest('.af-lane').getBoundingClientRect().right); });
-    const words = [...room.querySelectorAll('.head > span')].filter(one => one.getBoundingClientRect().right >
-        [...room.querySelectorAll('.af-top button')].at(-1).getBoundingClientRect().left);
+    const words = [...room.querySelectorAll('.af-side button')].filter(one => one.offsetParent &&
+        (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1));
     return [...out, ...words].map(one => one.outerHTML.slice(0, 160));
+}"""
+LECTURE = """room => {
+    const seen = selector => [...room.querySelectorAll(selector)].filter(one => one.getClientRects().length);
+    const zoom = one => one.closest('.tl')?.currentCSSZoom ?? 1;
+    const sizes = seen('.tl text, .say b, .pane > p').map(one => [one.textContent,
+        parseFloat(getComputedStyle(one).fontSize) * zoom(one)]);
+    const low = seen('.tl, .say, .pane > p').filter(one => one.getBoundingClientRect().bottom > innerHeight);
+    return [sizes.filter(([, px]) => px < 28), low.length];
 }"""
 PARTED = """room => {
     const before = one => getComputedStyle(one, '::before');
@@ -112,7 +124,7 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tab: Page, lab: Lab) -> Iterator[Shown]:
     """A room on an empty laboratory."""
-    write_notebook(lab, "room.ipynb", FIRST.format("room"), SECOND, "1", "2")
+    write_notebook(lab, "room.ipynb", FIRST.format("room"), SECOND, "import os\nos.getpid()", "2")
     with at_notebook(tab, lab, "room.ipynb", width=1400) as trouble:
         run_all(tab)
         shown = Shown(tab, trouble)
@@ -215,7 +227,7 @@ def test_looking_back_and_forking_by_clicks(clean: Shown) -> None:
     for _ in range(3):
         clean.button("Back").click()
     clean.says("looking back: 6. A calls the tool")
-    expect(clean.button("Step", "A")).to_be_disabled()
+    expect(clean.button("Step", "A")).to_have_attribute("aria-disabled", "true")
     for name in in_each_theme(clean.page):
         clean.room.screenshot(path=shot(f"room-looking-back-{name}"))
     clean.button("Fork here").click()
@@ -227,7 +239,7 @@ def test_looking_back_and_forking_by_clicks(clean: Shown) -> None:
 
 def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> None:
     page, cells = clean.page, clean.page.locator(".jp-Notebook .jp-Cell").count()
-    clean.button("Reset").focus()
+    clean.button("Race").focus()
     page.keyboard.press("Tab")
     expect(clean.button("Step", "A")).to_be_focused()
     for n in range(2, 5):
@@ -246,7 +258,7 @@ def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> N
     page.keyboard.type(GAP)
     page.keyboard.press("Enter")
     clean.says("9. B claims")
-    _tab_until(page, "document.activeElement.closest('.ev') !== null")
+    _tab_until(page, "document.activeElement.closest('.ev') !== null", "Shift+Tab")
     page.keyboard.press("Home")
     clean.says("looking back: 1. create")
     page.keyboard.press("ArrowRight")
@@ -258,14 +270,14 @@ def test_the_keyboard_alone_plays_looks_back_and_types_a_line(clean: Shown) -> N
     clean.says("9. B claims")
     page.keyboard.press("ArrowLeft")
     clean.says("looking back: 8. A's lease expires")
-    expect(clean.room.locator(".panes")).to_contain_text("passed")
+    expect(clean.room.locator(".fold.rows")).to_contain_text("passed")
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
-def _tab_until(page: Page, condition: str) -> None:
+def _tab_until(page: Page, condition: str, key: str = "Tab") -> None:
     """The Tab key was pressed until the condition holds, at most forty times."""
     for _ in range(40):
-        page.keyboard.press("Tab")
+        page.keyboard.press(key)
         if page.evaluate(condition):
             return
     raise AssertionError(f"the Tab key never reaches: {condition}")
@@ -355,6 +367,7 @@ def test_no_statement_is_wider_than_its_pane_on_a_small_screen_and_its_lines_han
     before = clean.page.viewport_size
     clean.run("A*5 A! expire B")
     clean.page.set_viewport_size({"width": 1280, "height": 1500})
+    clean.room.locator(".f-sql summary").click()
     sql = clean.room.locator("pre[role=region]")
     seen = """one => { const box = one.getBoundingClientRect(), all = [...one.children];
         const broken = all.filter(line => { const range = document.createRange(); range.selectNodeContents(line);
@@ -365,10 +378,13 @@ def test_no_statement_is_wider_than_its_pane_on_a_small_screen_and_its_lines_han
     try:
         eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 1000)
         assert sql.evaluate(seen) == [True, True, True, True]
+        assert sql.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
+        assert sql.evaluate("one => one.scrollHeight - one.clientHeight") == 0  # a wheel over it moves the page
         sql.focus()
         expect(sql).to_be_focused()
         assert contrast_and_names(clean.page) == []
     finally:
+        clean.room.locator(".f-sql summary").click()
         clean.page.set_viewport_size(before or {"width": 1400, "height": 1500})
 
 
@@ -379,24 +395,207 @@ def test_every_control_can_be_reached_on_a_small_screen_beside_the_file_browser(
     page.set_viewport_size({"width": 1280, "height": 800})
     try:
         eventually(lambda: (clean.room.bounding_box() or {"width": 0})["width"] < 880)
-        clean.room.screenshot(path=shot("room-beside-the-file-browser"))
         assert clean.room.evaluate(CUT_OFF) == []
         assert clean.room.evaluate("room => room.scrollWidth - room.clientWidth") == 0
+        clean.run(GAP)
+        clean.room.evaluate("room => room.scrollIntoView({block: 'start'})")
+        page.screenshot(path=shot("room-beside-the-file-browser"))
+        notebook: Any = page.locator(".jp-NotebookPanel-notebook").bounding_box()
+        for seen in (
+            clean.room.locator(".af-lane-A .af-step"),
+            clean.button("Crash", "A"),
+            clean.room.locator(".tl"),
+            clean.room.locator(".panes"),
+        ):
+            box: Any = seen.bounding_box()
+            assert notebook["y"] - 1 <= box["y"] and box["y"] + box["height"] <= notebook["y"] + notebook["height"]
     finally:
         page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
         page.set_viewport_size(before or {"width": 1400, "height": 1500})
 
 
-def test_no_control_is_cut_off_at_the_narrowest_width_and_below_it_the_room_scrolls(clean: Shown) -> None:
+@pytest.mark.parametrize("wide", [590, 419, 300])
+def test_no_control_is_cut_off_where_the_room_is_narrow(clean: Shown, wide: int) -> None:
+    """What JupyterLab leaves of 1,024 px beside its file browser, of 1,280 px at 150 %, and of a phone."""
     clean.run("requests=2 workflow=approval_agent A* B*4 C")
-    clean.room.evaluate("room => { room.style.width = '822px'; }")
-    cut = clean.room.evaluate(CUT_OFF)
-    clean.room.evaluate("room => { room.style.width = '600px'; room.scrollLeft = 1000; }")
-    reset = clean.button("Reset").bounding_box()
-    frame = clean.room.bounding_box()
-    clean.room.evaluate("room => { room.scrollLeft = 0; room.style.width = ''; }")
-    assert cut == []
-    assert reset and frame and frame["x"] <= reset["x"] and reset["x"] + reset["width"] <= frame["x"] + frame["width"]
+    clean.room.evaluate("(room, wide) => { room.style.width = wide + 'px'; }", wide)
+    try:
+        assert clean.room.evaluate(CUT_OFF) == []
+        assert clean.room.evaluate("room => room.scrollWidth - room.clientWidth") == 0
+        if wide < 520:
+            low: list[str] = clean.room.locator("button, input, select, summary").evaluate_all(
+                "all => all.filter(e => e.offsetParent && e.getBoundingClientRect().height < 44).map(e => e.outerHTML)"
+            )
+            assert low == []
+    finally:
+        clean.room.evaluate("room => { room.style.width = ''; }")
+
+
+@pytest.mark.parametrize("wide", ["846px", "980px", ""])
+def test_five_clicks_on_one_spot_are_five_moves_and_nothing_above_the_pointer_moves(clean: Shown, wide: str) -> None:
+    """Beside the file browser at 1,280 px, between, and on a page of 1,400 px."""
+    clean.room.evaluate("(room, wide) => { room.style.width = wide; }", wide)
+    try:
+        step = clean.button("Step", "A")
+        before, box = step.evaluate(FAR), step.bounding_box()
+        assert box
+        for n in range(1, 6):
+            clean.page.mouse.click(box["x"] + 40, box["y"] + 12)
+            clean.shows("A" if n == 1 else f"A*{n}")
+            assert step.evaluate(FAR) == before
+            assert clean.room.evaluate(CUT_OFF) == []
+        clean.run("workflow=approval_agent requests=2 A* B*4")
+        assert step.evaluate(FAR) == before
+    finally:
+        clean.room.evaluate("room => { room.style.width = ''; }")
+
+
+def test_the_second_half_of_a_double_click_on_step_is_no_move(clean: Shown) -> None:
+    clean.button("Step", "A").dblclick(delay=10)
+    clean.shows("A")
+    clean.click("Step", "A")
+    assert clean.line == "A*2"
+
+
+def test_the_focus_stays_in_the_room_whatever_a_click_takes_away(clean: Shown) -> None:
+    within = "document.activeElement.closest('.af-room') !== null"
+    clean.run("A*5")
+    for name, lane, line in (("Crash", "A", "A*5 A!"), ("Expire lease", "", "A*5 A! expire")):
+        clean.button(name, lane).focus()
+        clean.page.keyboard.press("Enter")
+        clean.shows(line)
+        expect(clean.button(name, lane)).to_have_attribute("aria-disabled", "true")
+        expect(clean.button(name, lane)).to_be_focused()
+        clean.page.keyboard.press("Enter")  # and again: nothing happens
+    clean.room.locator(".af-tl .ev[data-n='7']").focus()
+    clean.says("looking back: 7.")
+    clean.button("Reset").evaluate("button => button.click()")
+    clean.shows("")
+    assert clean.page.evaluate(within)
+    assert clean.trouble == []
+
+
+def test_a_mark_is_as_wide_as_its_column_and_shows_that_it_can_be_clicked(clean: Shown) -> None:
+    clean.run(GAP)
+    hit = clean.room.locator(".af-tl .ev[data-n='5'] .hit")
+    box: Any = hit.bounding_box()
+    assert box["width"] >= 44 and hit.evaluate("one => getComputedStyle(one).cursor") == "pointer"
+    clean.page.mouse.click(box["x"] + 5, box["y"] + box["height"] - 60)  # nothing is painted there
+    clean.says("looking back: 5.")
+    assert clean.page.evaluate("document.activeElement.dataset.n") == "5"
+
+
+def test_what_is_folded_stays_as_it_is_while_the_room_moves(clean: Shown) -> None:
+    rows, legend = clean.room.locator(".fold.rows"), clean.room.locator(".f-legend dl")
+    expect(rows).not_to_be_visible()
+    for name in ("rows", "legend", "settings"):
+        clean.room.locator(f".f-{name} summary").click()
+    expect(legend).to_be_visible()
+    clean.click("Step", "A")
+    expect(rows).to_be_visible()
+    expect(clean.room.get_by_label("x axis")).to_be_visible()
+    assert clean.room.evaluate(CUT_OFF) == []
+    assert contrast_and_names(clean.page) == []
+    for name in ("rows", "legend", "settings"):
+        clean.room.locator(f".f-{name} summary").click()
+    expect(rows).not_to_be_visible()
+
+
+def test_a_click_that_the_kernel_has_not_heard_is_shown_as_waiting(clean: Shown) -> None:
+    kernel = int(clean.page.locator(".jp-OutputArea-output pre").get_by_text(re.compile(r"^\d{2,}$")).inner_text())
+    waiting = clean.room.locator(".af-say[data-waiting]")
+    os.kill(kernel, signal.SIGSTOP)
+    try:
+        clean.button("Step", "A").click()
+        expect(waiting).to_have_attribute("data-waiting", "the kernel is busy; waiting: 1 click", timeout=PATIENCE)
+        assert clean.line == ""
+    finally:
+        os.kill(kernel, signal.SIGCONT)
+    clean.shows("A")
+    expect(waiting).to_have_count(0)
+
+
+def test_a_lecture_is_the_room_alone_in_large_type_and_a_clicker_moves_it(clean: Shown) -> None:
+    page, before = clean.page, clean.page.viewport_size
+    clean.run("A*5 A!")
+    clean.room.locator(".af-tl .ev[data-n='7']").focus()
+    page.keyboard.press("Home")
+    clean.says("looking back: 1.")
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    try:
+        page.keyboard.press("l")
+        wait_until(page, "() => document.fullscreenElement?.classList.contains('af-lecturing')")
+        page.keyboard.press("PageDown")
+        clean.says("looking back: 2.")
+        page.keyboard.press("Space")
+        clean.says("looking back: 3.")
+        page.keyboard.press("PageUp")
+        clean.says("looking back: 2.")
+        page.keyboard.press("h")
+        expect(clean.room.locator(".af-tl .ev")).to_have_count(2)
+        page.keyboard.press("PageDown")
+        expect(clean.room.locator(".af-tl .ev")).to_have_count(3)
+        page.keyboard.press("h")
+        expect(clean.room.locator(".af-tl .ev")).to_have_count(7)
+        for n in range(4, 7):
+            page.keyboard.press("PageDown")
+            clean.says(f"looking back: {n}.")
+        page.keyboard.press("PageDown")
+        clean.says("7. A is killed")
+        page.screenshot(path=shot("room-lecture"))
+        small, out = clean.room.evaluate(LECTURE)
+        assert (small, out) == ([], 0)
+        page.keyboard.press("PageDown")  # at the end a worker that can move goes on
+        clean.says("finds nothing to claim")
+        page.keyboard.press("Escape")
+        expect(clean.room).not_to_have_class(re.compile("af-lecturing"))
+    finally:
+        page.set_viewport_size(before or {"width": 1400, "height": 1500})
+
+
+def test_on_paper_the_room_fits_a_page_of_a4(clean: Shown) -> None:
+    clean.run(PRESETS["stale worker"].line)
+    clean.page.emulate_media(media="print")
+    try:
+        clean.room.evaluate("room => { room.style.width = '690px'; }")  # A4 less its margins, at 96 px an inch
+        cut: list[str] = clean.room.evaluate(
+            """room => [...room.querySelectorAll('svg, p, dd, .tl')].filter(e => e.getClientRects().length &&
+                e.getBoundingClientRect().right > room.getBoundingClientRect().right + 1).map(e => e.outerHTML.slice(0, 90))"""
+        )
+        assert cut == []
+        assert clean.room.locator(".tl").evaluate("one => one.scrollWidth - one.clientWidth") == 0
+        expect(clean.room.locator(".af-side")).not_to_be_visible()
+    finally:
+        clean.room.evaluate("room => { room.style.width = ''; }")
+        clean.page.emulate_media(media="screen")
+
+
+def test_where_no_inline_script_runs_buttons_and_fields_work_and_keys_do_no_harm(clean: Shown) -> None:
+    page, cells = clean.page, clean.page.locator(".jp-Notebook .jp-Cell").count()
+    blocked = "event => { if (event.target.matches?.('.af-style img')) event.stopImmediatePropagation(); }"
+    page.evaluate(f"() => {{ window.blocked = {blocked}; document.addEventListener('load', window.blocked, true); }}")
+    try:
+        run(page, 1, 1)
+        expect(page.locator(".af-room:not(.still):not(.af-scripted)")).to_have_count(1, timeout=PATIENCE)
+        expect(clean.room.locator(".af-lecture")).not_to_be_visible()
+        clean.room.locator(".af-lane-A .af-step").click()  # the lane's name for screen readers is the script's
+        clean.shows("A")
+        field = clean.room.get_by_label("schedule")
+        expect(field).to_be_focused()
+        for key in ("x", "b", "a", "d", "d"):
+            page.keyboard.press(key)
+        assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+        assert clean.room.locator(".af-step").first.get_attribute("tabindex") == "-1"
+        clean.run("A*3")
+        field.fill("A*2 B")
+        clean.button("Run").click()
+        clean.shows("A*2 B")
+        clean.room.locator(".f-rows summary").click()
+        expect(clean.room.locator(".fold.rows")).to_be_visible()
+    finally:
+        page.evaluate("() => document.removeEventListener('load', window.blocked, true)")
+        run(page, 1, 1)
+        expect(page.locator(".af-room.af-scripted")).to_have_count(1, timeout=PATIENCE)
 
 
 def test_at_the_end_the_console_has_nothing_to_say(shown: Shown) -> None:

@@ -183,7 +183,7 @@ def room(history: list[dict[str, Any]], text: str) -> Iterator[Any]:
     ):
         yield view.say(replace(scene, trouble=trouble))
     yield from (*view.parts(scene).values(), still.kept(replace(scene, row={**row, "status": "failed"})))
-    yield view.lane_line(lanes[0], busy=True)
+    yield view.lane_line(lanes[0], replace(scene, busy=lanes[0].name))
 
 
 PIECES: dict[str, Callable[[list[dict[str, Any]], str], Iterator[Any]]] = {

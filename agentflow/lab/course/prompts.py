@@ -36,6 +36,12 @@ NO_SHORTCUTS = (
     '<img alt="" width="0" height="0" src="data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw==" '
     "onload=\"const r=this.closest('.af-ask');if(r){const f=()=>r.querySelectorAll('button,input,summary')"
     ".forEach(e=>e.setAttribute('data-lm-suppress-shortcuts','true'));f();"
+    "let last=null;r.tabIndex=-1;r.setAttribute('data-lm-suppress-shortcuts','true');"
+    "r.addEventListener('focusin',e=>{last=e.target});"
+    "document.addEventListener('pointerdown',e=>{if(!r.contains(e.target))last=null},true);"
+    "document.addEventListener('focusin',e=>{if(!r.contains(e.target))last=null});"
+    "new MutationObserver(()=>{if(last&&document.activeElement===document.body)r.focus({preventScroll:true})})"
+    ".observe(r,{subtree:true,attributes:true,childList:true});"
     'new MutationObserver(f).observe(r,{childList:true,subtree:true});}">'
 )
 
@@ -124,7 +130,7 @@ class Prompt(_Shown):
         asked = widgets.HTML(f'<div class="af-look"><p><b>{as_html(self.question.ask)}</b></p><p>{HOW}</p></div>')
         numbered = [(option, number) for number, option in enumerate(self.question.numbered, 1)]
         self._options = widgets.RadioButtons(options=numbered, value=None, layout=widgets.Layout(width="auto"))
-        self._options.observe(lambda _: self.refresh("" if self.note == CHOOSE_FIRST else None), "value")
+        self._options.observe(lambda _: self.refresh("") if self.note == CHOOSE_FIRST else None, "value")
         self._buttons = [self._button(sure) for sure in SURE]
         self._standing = widgets.HTML()
         self.view = _frame(asked, self._options, widgets.HBox(self._buttons), self._standing)

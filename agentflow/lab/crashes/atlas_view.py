@@ -29,7 +29,7 @@ _STYLE = """<style>
 .af-atlas .af-map .cell.chosen .hit{stroke:currentColor;stroke-width:2}
 .af-atlas .af-map .cell:focus-visible .hit{stroke:currentColor;stroke-width:3}
 .af-atlas code{font-family:var(--jp-code-font-family,monospace);font-size:12px}
-.af-atlas .af-choice select{color:inherit;background-color:transparent}
+.af-atlas .af-choice select{color:inherit;background-color:transparent;appearance:auto}
 </style>"""
 
 
@@ -44,12 +44,12 @@ class AtlasView:
         self._list = widgets.Dropdown(
             options=[(f"{cell.boundary}, {cell.guards}", (cell.boundary, cell.guards)) for cell in cells],
             value=(self.cell.boundary, self.cell.guards),
-            description="cell",
+            description="Click on a cell, or choose it here:",
+            style={"description_width": "auto"},
             layout=widgets.Layout(width="560px"),
         )
         carrier = widgets.HTML(f"{HIDES_SAVED}{_STYLE}<img alt='' src='{_PIXEL}' onload='{html.escape(_SCRIPT)}'>")
-        invitation = widgets.HTML("<p>Click on a cell to see its history, or choose it in the list.</p>")
-        self.view = widgets.VBox([carrier, invitation, self._map, self._list, self._detail])
+        self.view = widgets.VBox([carrier, self._list, self._map, self._detail])
         for widget, name in ((self.view, "atlas"), (self._map, "map"), (self._list, "choice"), (self._detail, "cell")):
             widget.add_class(f"af-{name}")
         self.view.add_class(LIVE)

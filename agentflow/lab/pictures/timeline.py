@@ -22,6 +22,7 @@ from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELI
 from .timeline_marks import clock, columns
 
 STRIP = 12  # columns; so a strip is drawn at full size where JupyterLab has its sidebar open, in 846 px
+CLOSEST, SEEN = 52, 620  # a live picture's columns come this close before it scrolls, where it has so much room
 MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 
@@ -124,15 +125,20 @@ def _strips(
     spans = [(first, min(first + size, count)) for first in range(0, count, size)] or [(0, 0)]
     scale, cuts = _milliseconds(told) if timed else ([], [])
     pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
+    lead = pitch / 2
+    if live and layout is COMPACT and not timed:
+        pitch = min(PITCH, max(CLOSEST, SEEN / size))
+        lead = (PITCH + 13) / 2  # behind the names of the lanes, which reach beyond the gutter
     common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:
-        even = {n: GUTTER + pitch / 2 + pitch * (n - first) for n in range(first, last)}
+        even = {n: GUTTER + lead + pitch * (n - first) for n in range(first, last)}
         xs = dict(enumerate(scale)) if timed else even
         right = max(xs.values(), default=0) + pitch / 2 if last else GUTTER
         if last and told.marks[last - 1].doubled and layout is FULL:
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
-        edge = max(right + _overhang(told.marks[first:last]), whole, layout.width - MARGIN)
+        over = _overhang(told.marks[first:last], pitch) + (PITCH - pitch) / 2 * live
+        edge = max(right + over, whole, layout.width - MARGIN)
         made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common, lines=lines))
         timeline_spans.make_room(made[-1])
     return made

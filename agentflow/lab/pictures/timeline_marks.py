@@ -10,7 +10,7 @@ from ..history.faults import FAULTS
 from ..history.sentences import line
 from ..history.story import Mark
 from .svg import INK, PAPER, num
-from .timeline_layout import FAULT, FULL, PITCH, Strip, one_line, shortened, width, wrapped
+from .timeline_layout import CLOSE, FAULT, FULL, PITCH, Strip, one_line, shortened, width, wrapped
 from .timeline_tool_calls import ROOM_OF_A_STEP, answered, before, dot, ring, tool
 
 NAMES = {"create": "create", "claim": "claim", "receive": "wait", **{name: name for name in (*GUARDED, *BY_PERSON)}}
@@ -299,6 +299,9 @@ def columns(s: Strip, first: int, last: int, focus: str = "") -> None:
         s.out.append(f'<g class="ev" data-n="{one_line(mark.label)}"{tab} aria-label="{said}"><title>{said}</title>')
         if mark.answers:
             answered(s, x, mark)
+        if focus:  # what a finger has to hit: the whole column
+            wide, tall = (CLOSE if s.milliseconds else s.pitch), s.bracket + s.layout.end - s.layout.bracket
+            s.rect(x - wide / 2, 0, wide, tall, "none", ' class="hit" pointer-events="all"')
         spent = mark.kind == "fail" and mark.transaction == "claim"
         (claim if spent else DRAWN.get(mark.kind, other))(s, x, mark)
         s.out.append("</g>")

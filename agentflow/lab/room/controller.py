@@ -15,6 +15,7 @@ from ...server import Server
 from ...values import to_json
 from ..history.entries import Row
 from ..history.sentences import sentences
+from ..history.story_reader import read_story
 from ..history.words import counted
 from ..pictures.timeline import NOTHING
 from ..schedule.grammar import Move, Schedule, Setting, deliver, parse
@@ -60,7 +61,7 @@ class Controller:
         self.axis: Axis = "entry"
         self.sentence, self.remark = NOTHING, ""
         self.trouble: Trouble | None = None
-        self.away = self.closed = False
+        self.away = self.closed = self.hidden = False
         self.changed: Callable[[], object] = lambda: None  # called after every method, also after one that raised
 
     # -- what a button does, and a cell can do too ---------------------------------------------------------------------
@@ -247,6 +248,11 @@ class Controller:
                 raise BadSchedule(f"The x axis can be {' or '.join(AXES)}, not {axis!r}.")
             self.axis = axis
 
+    def hide(self, hidden: bool | None = None) -> None:
+        """Hides the next move, what came later and the line, so that a class can be asked; again shows them."""
+        with self._looking():
+            self.hidden = not self.hidden if hidden is None else hidden
+
     def answers_again(self) -> bool:
         """Asks PostgreSQL, after it was away; if it answers, that is what there is to say."""
         with suppress(AgentFlowError):
@@ -286,16 +292,19 @@ class Controller:
         frame, before, now = frames[at], frames[max(0, at - 1)], frames[-1]
         looking = f"looking back: {self.entry}. {self.sentences[self.entry - 1]}" if self.entry else ""
         shared = setting.names == "shared"  # the history cannot tell its workers apart
+        story = self.recording.story(self.workflow)
+        if self.hidden and self.entry:
+            story = read_story(self.recording.entries(self.workflow)[: self.entry])
         return Scene(
             name=setting.workflow, setting=str(Setting(**{**vars(setting), "workflow": Setting.workflow})),
             workflow=self.workflow, row=frame.rows.get(self.workflow), before=before.rows.get(self.workflow),
-            who=frame.writer(self.workflow), lanes=frame.lanes, story=self.recording.story(self.workflow),
+            who=frame.writer(self.workflow), lanes=frame.lanes, story=story,
             entry=self.entry, transaction=frame.transaction, line=self.stepper.line, sentence=looking or self.sentence,
             remark="" if looking else self.remark, trouble=self.trouble, away=self.away, axis=self.axis,
             drawn_lanes=(SHARED_NAME,) if shared else tuple(lane.name for lane in now.lanes),
             kind=self.stepper.kind, workflows=tuple(self.stepper.workflows), chosen=self.chosen,
             leased=any(row["lease_owner"] and not row["expired"] for row in now.rows.values()),
-            postponed=any(row["postponed"] for row in now.rows.values()), awaited=self.awaited(),
+            postponed=any(row["postponed"] for row in now.rows.values()), awaited=self.awaited(), hidden=self.hidden,
         )  # fmt: skip
 
     # -- how a move is made and what is said of it -----------------------------------------------------------------------

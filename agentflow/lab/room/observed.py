@@ -54,6 +54,7 @@ def _lane(stepper: Stepper, name: str, at: Boundary | None, rows: Sequence[Row])
     return LaneView(
         name, next=stepper.next_transaction(name), alive=alive, paused=paused, left_something=left,
         nothing_to_claim=moves and before == "claim" and over, before_tool=moves and before == "tool",
+        before_commit=moves and before not in ("", "tool") and not (before == "claim" and over),
     )  # fmt: skip
 
 

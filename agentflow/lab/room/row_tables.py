@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..history.belief import belief_of
 from ..history.entries import Row, worker_name
 
 TABLES = ("workflows", "steps", "action_intents", "tool_ledger")
+BRIEF = {
+    "state": "",
+    "lease_owner": "",
+    "step_id": "",
+    "idempotency_key": "",
+    "status": "",
+    "attempts": "attempts ",
+    "fence_token": "token ",
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,12 @@ def _grid(name: str, columns: Sequence[tuple[str, Show]], rows: Sequence[Row], b
     old = {row[key]: row for row in before}
     cells = [[_cell(column, show, row, old.get(row[key])) for column, show in columns] for row in rows]
     return Grid(name, tuple(column for column, _ in columns), cells)
+
+
+def brief(grid: Grid) -> list[list[GridCell]]:
+    """Of each row the cells that tell most, for a line of text."""
+    wanted = [(grid.columns.index(column), word) for column, word in BRIEF.items() if column in grid.columns]
+    return [[replace(row[at], text=word + row[at].text) for at, word in wanted] for row in grid.rows]
 
 
 def _cell(column: str, show: Show, row: Row, old: Row | None) -> GridCell:

@@ -35,6 +35,7 @@ class LaneView:
     left_something: bool = False
     nothing_to_claim: bool = False
     before_tool: bool = False
+    before_commit: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,11 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Button:
-    """A button as it is shown: its text, its tooltip, whether it can be pressed and whether it is there at all."""
+    """A button as it is shown, always in its place: its text, its tooltip, and whether it can be pressed."""
 
     label: str
     tooltip: str
     enabled: bool = True
-    shown: bool = True
 
 
 TOOLTIPS: Mapping[str, str] = {
@@ -79,10 +79,12 @@ TOOLTIPS: Mapping[str, str] = {
     "End back-off": "End the wait before the next try",
     "Deliver event": "Deliver the event, as somebody outside would",
     "Lose reply": "Let the tool act, and lose its reply",
+    "Lose answer": "Let PostgreSQL commit the next transaction, and lose its answer",
     "Race": "Step all workers at the same moment",
     "Back": "Show the room one entry earlier",
     "Forward": "Show the room one entry later",
     "Fork here": "Play up to this entry, then go on differently",
+    "Hide next": "Hide the next move, what came later and the line, so that a class can be asked",
     "Copy": "Copy the line to the clipboard",
     "Run": "Play this line from its beginning",
 }
@@ -95,7 +97,7 @@ class Scene:
     `entry` is the number of the entry that is looked at (None: now), `who` the lane whose commit changed `row` last,
     `chosen` the workflow that somebody chose to see (None: the one last worked on). `leased`, `postponed` and `awaited`
     (an event's name) say what could happen next to any workflow. `busy` is a lane whose move takes its time, `ignored`
-    how many clicks came too fast.
+    how many clicks came too fast. `hidden` keeps to itself what comes next; `story` then ends at the entry that is shown.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Scene:
     awaited: str = ""
     busy: str = ""
     ignored: int = 0
+    hidden: bool = False
 
     @cached_property
     def history(self) -> Sequence[str]:
@@ -149,25 +152,31 @@ class Scene:
         """Every button by its name: `Step A`, `Crash A`, `Reset`, ..."""
         looking = self.entry is not None
         live = not looking and not self.away
-        tool = next((lane.name for lane in self.lanes if lane.before_tool), "")
+        loser, unheard = self.first("before_tool"), self.first("before_commit")
         racers = [lane for lane in self.lanes if lane.alive and not lane.paused and not lane.nothing_to_claim]
         enabled = {
             "Reset": True, "Copy": True, "Run": True, "Back": self.at > 1, "Forward": looking, "Fork here": looking,
-            "Expire lease": live and self.leased, "End back-off": live, "Deliver event": live, "Lose reply": live,
-            "Race": live and len(racers) > 1,
+            "Expire lease": live and self.leased, "End back-off": live and self.postponed,
+            "Deliver event": live and bool(self.awaited), "Lose reply": live and bool(loser),
+            "Lose answer": live and bool(unheard), "Race": live and len(racers) > 1, "Hide next": True,
         }  # fmt: skip
-        shown = {"End back-off": self.postponed, "Deliver event": bool(self.awaited), "Lose reply": bool(tool)}
-        labels = {"Deliver event": f"Deliver {self.awaited or 'event'}", "Lose reply": f"Lose reply of {tool or 'A'}"}
-        free = {
-            name: Button(labels.get(name, name), TOOLTIPS[name], can, shown.get(name, True))
-            for name, can in enabled.items()
-        }
+        labels = {
+            "Deliver event": f"Deliver {self.awaited or 'event'}", "Lose reply": f"Lose reply of {loser or 'A'}",
+            "Lose answer": f"Lose answer to {unheard or 'A'}", "Hide next": "Show next" if self.hidden else "Hide next",
+        }  # fmt: skip
+        free = {name: Button(labels.get(name, name), TOOLTIPS[name], can) for name, can in enabled.items()}
         return free | {name: button for lane in self.lanes for name, button in self._of_lane(lane, live).items()}
+
+    def first(self, place: str) -> str:
+        """A lane whose worker stands in such a place, the one that moved last before others; empty if none does."""
+        ordered = sorted(self.lanes, key=lambda lane: lane.name != self.who)
+        return next((lane.name for lane in ordered if getattr(lane, place)), "")
 
     def _of_lane(self, lane: LaneView, live: bool) -> Mapping[str, Button]:
         can = live and self.busy != lane.name
-        label = f"Step: {'nothing to claim' if lane.nothing_to_claim else lane.next}" if lane.alive else "New process"
-        tooltip = f"Commit {lane.next}" if lane.alive else "Start a new process in this lane"
+        coming = "nothing to claim" if lane.nothing_to_claim else lane.next
+        label = ("Step" if self.hidden else f"Step: {coming}") if lane.alive else "New process"
+        tooltip = "Start a new process in this lane" if not lane.alive else "" if self.hidden else f"Commit {lane.next}"
         return {
             f"Step {lane.name}": Button(label, tooltip, can and not lane.paused and not lane.nothing_to_claim),
             f"Crash {lane.name}": Button("Crash", TOOLTIPS["Crash"], can and lane.alive),

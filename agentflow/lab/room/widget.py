@@ -33,14 +33,14 @@ from .scene import AXES, Scene
 RETRY_SECONDS = 2.0
 FOLLOW = "last worked on"
 NO_PRESET = "choose one ..."
-ROOM_BUTTONS: Mapping[str, tuple[str, int]] = {
-    "Step": ("_go", 190), "Crash": ("crash", 64), "Pause": ("_sleep", 70), "Recover": ("recover", 80),
-    "Reset": ("reset", 72), "Expire lease": ("expire", 100), "End back-off": ("due", 100),
-    "Deliver event": ("deliver", 150), "Lose reply": ("_lose", 124), "Race": ("race", 60), "Back": ("back", 58),
-    "Forward": ("forward", 74), "Fork here": ("fork", 82), "Copy": ("copy", 56), "Run": ("run", 48),
+ROOM_BUTTONS: Mapping[str, str] = {
+    "Step": "_go", "Crash": "crash", "Pause": "_sleep", "Recover": "recover", "Reset": "reset", "Expire lease": "expire",
+    "End back-off": "due", "Deliver event": "deliver", "Lose reply": "_lose", "Lose answer": "_lose_answer", "Race": "race",
+    "Back": "back", "Forward": "forward", "Fork here": "fork", "Hide next": "hide", "Copy": "copy", "Run": "run",
 }  # fmt: skip
-"""Each button's method and its width in pixels; the buttons of a lane call theirs with the lane's name."""
+"""Each button's method; the buttons of a lane call theirs with the lane's name."""
 LANE_BUTTONS = ("Step", "Crash", "Pause", "Recover")
+LECTURE = '<button class="jupyter-button" title="The room alone on the whole screen (key L)">Lecture</button>'
 _PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
 
@@ -54,8 +54,8 @@ class ControlRoom:
     """A controller's scenes on screen, with buttons; made by control_room(). Options as for Controller.
 
     `panel` holds the parts by name: each button under its own name (`Step A`, `Reset`), HTML under `head`, `lane A`, `say`,
-    `picture`, `panes`, `of` and `history`, the fields `entry`, `schedule`, `preset`, `workflow`, `lanes` and `x axis`, and
-    each lane's `box A`. `view` is the widget with all of them.
+    `picture`, `panes`, `of` and `more` (what is folded), the fields `entry`, `schedule`, `preset`, `workflow`, `lanes` and
+    `x axis`, and each lane's `box A`. `view` is the widget with all of them.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class ControlRoom:
         self.panel: dict[str, Any] = {}
         self._drawing, self._ended, self._own = threading.RLock(), threading.Event(), _Own()
         self._clicks = Clicks(quiet_seconds, self._show_busy, self._done)
-        self._retrying = False
+        self._retrying = self._scripted = self._entered = False
+        self._layout = widgets.Layout()  # one for all, and one style for each kind: a third of the widgets
+        self._styles: dict[Any, Any] = {}
         self._handles: list[DisplayHandle] = []  # of the outputs that show this room
         self._scene = self.controller.scene()
         self.view = self._build()
@@ -112,9 +114,8 @@ class ControlRoom:
             self.controller.close()
         finally:
             self._clicks.join(self.controller.stepper.patience)
-            for widget in list(_made(self.view)):
-                for part in filter(None, (widget, widget.layout, getattr(widget, "style", None))):
-                    part.close()
+            for part in (*_all(self.view), self._layout, *self._styles.values()):
+                part.close()
 
     # -- clicks ------------------------------------------------------------------------------------------------------
 
@@ -137,6 +138,7 @@ class ControlRoom:
         if self._scene.busy or new:
             self._refresh()
         self._keep()
+        _classed(self.view, "af-tick", "af-tick" not in self.view._dom_classes)  # the page sees that it was heard
 
     def _show_busy(self, lane: str) -> None:
         """Shows that a move takes its time: in the lane's line, and its buttons rest."""
@@ -163,68 +165,88 @@ class ControlRoom:
 
     def _build(self) -> widgets.VBox:
         style = f"{HIDES_SAVED}<style>{view.CSS}</style><img alt='' src='{_PIXEL}' onload='{html.escape(view.SCRIPT)}'>"
-        workers = widgets.Box([self._lane(name) for name in LANES]).add_class("af-workers")
-        top = _row([self._html("head"), self._button("Reset")], "af-top")
-        parts = [
-            _html("af-style", style), top, workers, self._controls(), self._schedule(), self._html("say"),
-            self._html("picture", "af-tl"), self._html("panes"), self._html("history", "af-twin"),
-        ]  # fmt: skip
-        return widgets.VBox(parts).add_class("af-room").add_class(LIVE)
+        entry = self._made(widgets.BoundedIntText, "entry", value=0, min=0, max=0, description="entry")
+        entry.observe(lambda change: self._typed(change.new), "value")
+        look = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
+        lecture = self._html("lecture")
+        lecture.value = LECTURE
+        top = self._box("top af-row", self._html("head"), *look, lecture, self._button("Reset"))
+        database = [self._button(name) for name in ("Expire lease", "End back-off", "Lose answer")]
+        world = [self._button(name) for name in ("Lose reply", "Deliver event")]
+        grounds = [self._box("database af-ground", *database), self._box("world af-ground", *world)]
+        side = self._box("side", self._button("Race"), *map(self._lane, LANES), *grounds)
+        stage = self._box("stage", side, self._html("picture", "tl"))
+        look_up = self._html("folds")
+        look_up.value = view.folds()
+        carrier = self._html("style")
+        carrier.value = style
+        parts = [carrier, top, stage, self._html("say"), self._html("panes"), self._plan(), look_up, self._settings()]
+        return self._box(f"room {LIVE}", *parts, self._html("more"))
 
-    def _lane(self, name: str) -> widgets.VBox:
+    def _lane(self, name: str) -> widgets.Box:
         buttons = [self._button(verb, name) for verb in LANE_BUTTONS]
-        box = widgets.VBox([self._html(f"lane {name}", "af-line"), _row(buttons, "af-buttons")])
-        self.panel[f"box {name}"] = box.add_class("af-lane").add_class(f"af-lane-{name}")
+        self.panel[f"box {name}"] = self._box(f"lane af-lane-{name}", self._html(f"lane {name}", "line"), *buttons)
+        return self.panel[f"box {name}"]
+
+    def _plan(self) -> widgets.Box:
+        line = self._made(widgets.Text, "schedule", continuous_update=False)
+        line.description, line.placeholder = "schedule", "A*5 A! expire B*"
+        # Where the page may run no script, Enter sends this, and then the text if it is a new one.
+        line.on_msg(lambda _, told, __: setattr(self, "_entered", told.get("event") == "submit"))
+        line.observe(self._changed_line, "value")
+        presets = (NO_PRESET, *PRESETS)
+        preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name))
+        return self._box("plan af-row", line, self._button("Run"), self._button("Copy"), preset)
+
+    def _settings(self) -> widgets.Box:
+        which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name))
+        kind, axis = self._dropdown("lanes", ("thread", "process"), self.on), self._dropdown("x axis", AXES, self.scale)
+        # Not seen: the page writes here that its script runs, and the line when Run is pressed, since a button's message may
+        # overtake a field's.
+        wire = self._made(widgets.Text, "wire", continuous_update=False)
+        wire.observe(lambda change: self._heard(*change.new.split(" ", 2)[1:]), "value")
+        return self._box("settings af-row", self._button("Hide next"), which, kind, axis, wire)
+
+    def _made(self, kind: Any, name: str, css: str = "", **options: Any) -> Any:
+        """A widget that shares its layout, and its style with others of its kind; the style sheet does the rest."""
+        widget = kind(layout=self._layout, **options, **({"style": self._styles[kind]} if kind in self._styles else {}))
+        self._styles.setdefault(kind, widget.style)
+        self.panel[name] = widget.add_class(f"af-{css or name.replace(' ', '-')}")
+        return widget
+
+    def _box(self, css: str, *children: Any) -> widgets.Box:
+        box = widgets.Box(children, layout=self._layout)
+        for name in f"af-{css}".split():
+            box.add_class(name)
         return box
 
-    def _controls(self) -> widgets.HBox:
-        entry = widgets.BoundedIntText(value=1, min=1, max=1, description="entry", layout=widgets.Layout(width="104px"))
-        entry.observe(lambda change: self._typed(change.new), "value")
-        self.panel["entry"] = entry.add_class("af-entry")
-        left = [self._button(name) for name in ("Expire lease", "End back-off", "Deliver event", "Lose reply", "Race")]
-        back = [self._button("Back"), entry, self._html("of"), self._button("Forward"), self._button("Fork here")]
-        axis = self._dropdown("x axis", AXES, self.scale, 158)
-        return _row([*left, _html("af-sp"), *back, _html("af-sp"), axis], "af-controls")
-
-    def _schedule(self) -> widgets.HBox:
-        line = widgets.Text(description="schedule", placeholder="A*5 A! expire B*", continuous_update=False)
-        self.panel["schedule"] = line.add_class("af-schedule")
-        presets = (NO_PRESET, *PRESETS)
-        preset = self._dropdown("preset", presets, lambda name: name in PRESETS and self.preset(name), 230)
-        kind = self._dropdown("lanes", ("thread", "process"), self.on, 124)
-        which = self._dropdown("workflow", (FOLLOW,), lambda name: self.look_at(None if name == FOLLOW else name), 170)
-        # Not seen: the page writes the line here when Run is pressed, since a button's message may overtake a field's.
-        wire = widgets.Text(continuous_update=False, layout=widgets.Layout(display="none"))
-        wire.add_class("af-wire").observe(lambda change: self._run(change.new.partition(" ")[2]), "value")
-        return _row([line, self._button("Copy"), self._button("Run"), preset, which, kind, wire], "af-plan")
-
-    def _html(self, name: str, css: str = "") -> widgets.HTML:
-        self.panel[name] = _html(css or f"af-{name}")
-        return self.panel[name]
+    def _html(self, name: str, css: str = "") -> Any:
+        return self._made(widgets.HTML, name, css)
 
     def _button(self, verb: str, lane: str = "") -> widgets.Button:
-        name, (method, width) = f"{verb} {lane}".strip(), ROOM_BUTTONS[verb]
-        button = widgets.Button(description=verb, layout=widgets.Layout(width=f"{width}px"))
+        name, method = f"{verb} {lane}".strip(), ROOM_BUTTONS[verb]
+        # The page's script puts it into the order of the Tab key: without one, a key on it would be the notebook's.
+        button = self._made(widgets.Button, name, verb.lower().replace(" ", "-"), description=verb, tabbable=False)
 
-        def clicked(_: Any) -> None:
+        def clicked(_: Any) -> None:  # also on one that is shown as off: the room then says why not
             if verb == "Run":
                 self._run(self.panel["schedule"].value)
             else:
                 self._click(name, partial(getattr(self, method), *[lane] * bool(lane)), lane)
+            if not self._scripted:
+                self.panel["schedule"].focus()  # a field keeps its keys from the notebook
 
         button.on_click(clicked)
-        self.panel[name] = button.add_class(f"af-{verb.lower().replace(' ', '-')}")
         return button
 
-    def _dropdown(self, label: str, options: Any, act: Callable[[Any], Any], width: int) -> widgets.Dropdown:
-        dropdown = widgets.Dropdown(description=label, options=options, layout=widgets.Layout(width=f"{width}px"))
+    def _dropdown(self, label: str, options: Any, act: Callable[[Any], Any]) -> Any:
+        dropdown = self._made(widgets.Dropdown, label, description=label, options=options)
 
         def chosen(change: Any) -> None:
             if not self._own.drawing:
                 self._click(f"choose {change.new}", lambda: act(change.new))
 
         dropdown.observe(chosen, "value")
-        self.panel[label] = dropdown.add_class(f"af-{label.replace(' ', '-')}")
         return dropdown
 
     # -- what buttons and fields do beside calling one method ---------------------------------------------------------
@@ -236,13 +258,27 @@ class ControlRoom:
         return self.resume(lane) if self.controller.stepper.is_paused(lane) else self.pause(lane)
 
     def _lose(self) -> Any:
-        return self.lose(next((lane.name for lane in self._scene.lanes if lane.before_tool), "A"))
+        return self.lose(self._scene.first("before_tool") or "A")
+
+    def _lose_answer(self) -> Any:
+        return self.move(f"{self._scene.first('before_commit') or 'A'}?")
 
     def _typed(self, entry: int) -> None:
         if not self._own.drawing and entry != self._scene.at:
             self._click("Forward to", lambda: self.show(entry))
 
+    def _changed_line(self, change: Any) -> None:
+        if self._entered and not self._own.drawing:
+            self._run(change.new)
+
+    def _heard(self, what: str, line: str = "") -> None:
+        """The page's script runs; or it sends the line that is to be played."""
+        self._scripted = True
+        if what == "run":
+            self._run(line)
+
     def _run(self, line: str) -> None:
+        self._entered = False
         self._click(f"Run {line}", lambda: self.run(line))  # running another line is no double click
 
     # -- drawing -----------------------------------------------------------------------------------------------------
@@ -278,33 +314,33 @@ class ControlRoom:
         self._scene = scene
         self._draw_buttons(scene)
         self._draw_fields(scene)
-        for name, shown in view.parts(scene).items():  # the history last: what it names is on screen
+        for name, shown in view.parts(scene).items():  # what is folded last: what it names is on screen
             self.panel[name].value = shown
 
     def _draw_buttons(self, scene: Scene) -> None:
         lanes = {lane.name: lane for lane in scene.lanes}
         for name in LANES:
             box = self.panel[f"box {name}"]
-            box.layout.display = "" if name in lanes else "none"
-            (box.add_class if name in lanes and lanes[name].alive else box.remove_class)("af-live")
+            _classed(box, "af-gone", name not in lanes)
+            _classed(box, "af-live", name in lanes and lanes[name].alive)
         for name, button in scene.buttons.items():
             drawn = self.panel[name]
-            drawn.description, drawn.tooltip, drawn.disabled = button.label, button.tooltip, not button.enabled
-            drawn.layout.display = "" if button.shown else "none"
+            drawn.description, drawn.tooltip = button.label, button.tooltip
+            _classed(drawn, "af-off", not button.enabled)  # one that is `disabled` would lose the focus
 
     def _draw_fields(self, scene: Scene) -> None:
         entry, which = self.panel["entry"], self.panel["workflow"]
-        entry.max, entry.value = max(scene.length, 1), max(scene.at, 1)
-        if scene.trouble is None or scene.trouble.kind != "BadSchedule":  # a bad line stays, to be mended
-            self.panel["schedule"].value = scene.line
+        entry.max, entry.value = scene.length, scene.at
+        if scene.trouble is None:  # what was typed stays, to be mended
+            self.panel["schedule"].value = "" if scene.hidden else scene.line
         played = (name for name, one in PRESETS.items() if one.line == scene.line)
-        self.panel["preset"].value = next(played, NO_PRESET)
+        self.panel["preset"].value = NO_PRESET if scene.hidden else next(played, NO_PRESET)
         self.panel["lanes"].value, self.panel["x axis"].value = scene.kind, scene.axis
         options = (FOLLOW, *scene.workflows)
         if which.options != options:
             which.options = options
         which.value = scene.chosen if scene.chosen in options else FOLLOW
-        which.layout.display = "" if len(options) > 2 else "none"
+        _classed(which, "af-gone", len(options) < 3)
 
     def to_html(self) -> str:
         """The room without its buttons, as a notebook keeps it."""
@@ -339,19 +375,17 @@ class Shown(Moves):
         return self._html
 
 
-def _html(name: str, value: str = "") -> widgets.HTML:
-    return widgets.HTML(value).add_class(name)
+def _classed(widget: Any, name: str, there: bool) -> None:
+    """The widget has the class, or has it not."""
+    if (name in widget._dom_classes) != there:
+        (widget.add_class if there else widget.remove_class)(name)
 
 
-def _row(children: list[Any], name: str) -> widgets.HBox:
-    return widgets.HBox(children).add_class("af-row").add_class(name)
-
-
-def _made(widget: Any) -> Iterator[Any]:
+def _all(widget: Any) -> Iterator[Any]:
     """The widget and all those inside it, outermost first."""
     yield widget
     for child in getattr(widget, "children", ()):
-        yield from _made(child)
+        yield from _all(child)
 
 
 def control_room(

@@ -517,7 +517,7 @@ def test_without_a_kernel_the_view_is_the_picture_and_the_chosen_timeline(whole:
 def test_keys_and_clicks_in_the_picture_choose_in_the_list(whole: Atlas) -> None:
     view = AtlasView(whole)
     options = "".join(f"<option>{label.replace(' ', '&nbsp;')}</option>" for label, _ in view._list.options)
-    carrier, map_, *_ = view.view.children
+    carrier, _, map_, *_ = view.view.children
     page_ = (
         f'<div class="af-atlas">{carrier.value}<div class="af-map">{map_.value}</div>'
         f'<div class="af-choice"><select>{options}</select></div></div>'

@@ -19,8 +19,8 @@ from tests.support.helpers import eventually
 NEVER = 1e9  # seconds: any second click on one button is a double click
 LANE_BUTTONS = {f"{verb} {lane}" for verb in ("Step", "Crash", "Pause", "Recover") for lane in "ABCD"}
 OTHERS = {
-    "Reset", "Expire lease", "End back-off", "Deliver event", "Lose reply", "Race", "Back", "Forward", "Fork here", "Copy",
-    "Run",
+    "Reset", "Expire lease", "End back-off", "Deliver event", "Lose reply", "Lose answer", "Race", "Back", "Forward",
+    "Fork here", "Hide next", "Copy", "Run",
 }  # fmt: skip
 GAP = "A*5 A! expire B"
 
@@ -54,18 +54,17 @@ def idle(room: ControlRoom) -> None:
 
 def on_panel(room: ControlRoom) -> dict[str, Any]:
     """What the page is told to show: the HTML of each part, and each button of the lanes that are there."""
-    there = {lane for lane in "ABCD" if room.panel[f"box {lane}"].layout.display != "none"}
+    there = {lane for lane in "ABCD" if "af-gone" not in room.panel[f"box {lane}"]._dom_classes}
     names = {name for name in LANE_BUTTONS if name[-1] in there} | OTHERS
     gone = {f"lane {lane}" for lane in "ABCD"} - {f"lane {lane}" for lane in there}
     texts = {name: one.value for name, one in room.panel.items() if name in {*PARTS} - gone}
     found = {name: room.panel[name] for name in names}
     return texts | {
-        name: Button(one.description, one.tooltip, not one.disabled, one.layout.display != "none")
-        for name, one in found.items()
+        name: Button(one.description, one.tooltip, "af-off" not in one._dom_classes) for name, one in found.items()
     }
 
 
-PARTS = ("head", "say", "picture", "panes", "of", "history", "lane A", "lane B", "lane C", "lane D")
+PARTS = ("head", "say", "picture", "panes", "of", "more", "lane A", "lane B", "lane C", "lane D")
 
 
 def of_scene(room: ControlRoom) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_what_is_shown_can_be_clicked_however_long_its_move_took(
     monkeypatch.setattr(Controller, "reset", long)
     room = ControlRoom(engine, "B", quiet_seconds=0)
     try:
-        room.panel["history"].observe(on_screen, "value")
+        room.panel["more"].observe(on_screen, "value")
         press(room, "Reset")
         assert drawn.is_set() and room.scene().trouble is None
         assert room.scene().line == "A"

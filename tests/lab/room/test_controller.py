@@ -35,7 +35,7 @@ def test_the_first_entry_shows_the_request_before_anybody_claimed_it(room: Contr
     room.step("A")
     assert room.back() == "1. create writes the workflow row, token 0."
     assert "PENDING" in part(room, "head") and "fence token 0" in part(room, "head")
-    assert "last transaction: <b>create</b>" in part(room, "panes")
+    assert "transaction <b>create</b>" in part(room, "more")
 
 
 def test_the_number_of_an_entry_can_be_typed(room: ControlRoom) -> None:

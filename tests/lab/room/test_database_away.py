@@ -44,7 +44,7 @@ def test_with_the_database_away_every_button_shows_a_sentence_and_the_rows_stay(
     assert "PostgreSQL at" in said(room) and "does not answer" in said(room)
     assert "repeat the move" in said(room)
     assert button(room, "Step A").label == "Step: acknowledge resolve-account"
-    assert "as of entry 6" in part(room, "panes") and "request-1" in part(room, "panes")
+    assert "as of entry 6" in part(room, "panes") and "resolve-account: one effect" in part(room, "panes")
     disabled = {name for name in ("Step A", "Step B", "Race", "Expire lease") if not button(room, name).enabled}
     assert disabled == {"Step A", "Step B", "Race", "Expire lease"}
     assert button(room, "Reset").enabled

@@ -22,29 +22,29 @@ from tests.lab.room.screen import GAP, part, parts, said
 
 def test_a_changed_cell_says_what_stood_there_and_an_inserted_row_is_marked_whole(room: ControlRoom) -> None:
     room.run(GAP)
-    assert '<td class="ch">2<small>was 1</small></td>' in part(room, "panes")
-    assert '<td class="ch">B<small>was A</small></td>' in part(room, "panes")
+    assert '<td class="ch">2<small>was 1</small></td>' in part(room, "more")
+    assert '<td class="ch">B<small>was A</small></td>' in part(room, "more")
     assert 'class="pane b"' in part(room, "panes")
     room.show(3)
-    assert part(room, "panes").count('<td class="ch') == 1 + 4  # the state, and a step of four cells
+    assert part(room, "more").count('<td class="ch') == 1 + 4  # the state, and a step of four cells
     room.show(7)
-    assert '"ch' not in part(room, "panes")
+    assert '"ch' not in part(room, "more")
 
 
 def test_a_refused_write_marks_no_cell_and_its_sql_has_no_row(room: ControlRoom) -> None:
     room.preset("stale worker")
     assert "refused, 0 rows, nothing changed" in said(room)
-    assert '"ch' not in part(room, "panes")
-    assert "by worker A, 0 rows" in part(room, "panes")
-    assert "<b>fence_token = 1</b>" in part(room, "panes")
+    assert '"ch' not in part(room, "more")
+    assert "by worker A, 0 rows" in part(room, "more")
+    assert "<b>fence_token = 1</b>" in part(room, "more")
 
 
 def test_the_sql_is_that_of_the_engine_that_plays(room: ControlRoom) -> None:
     room.run("A*2")
-    assert "AND <b>fence_token = 1</b>" in part(room, "panes")
+    assert "AND <b>fence_token = 1</b>" in part(room, "more")
     room.run("without=fence_token A*2")
-    assert "last transaction: <b>checkpoint</b>" in part(room, "panes")
-    assert "AND <b>fence_token" not in part(room, "panes")
+    assert "transaction <b>checkpoint</b>" in part(room, "more")
+    assert "AND <b>fence_token" not in part(room, "more")
 
 
 def test_every_text_that_decides_a_race_has_its_clause_in_bold() -> None:
@@ -81,7 +81,7 @@ def test_the_sql_is_word_for_word_what_was_asked_each_line_an_element_of_its_own
     asked = scene.transaction.sql
     sent = room.controller.stepper.sql("claim").replace(f'"{engine.database.schema}".', "").replace("%%", "%")
     assert re.fullmatch(".+".join(re.escape(piece) for piece in re.split(r"%\(\w+\)s", sent)), asked)
-    (shown,) = re.findall(r"<pre [^>]*>(.*?)</pre>", part(room, "panes"), re.DOTALL)
+    (shown,) = re.findall(r"<pre [^>]*>(.*?)</pre>", part(room, "more"), re.DOTALL)
     assert html.unescape(re.sub("<[^>]*>", "", shown)) == asked + "\n"
     lines = re.findall(r'<span style="--hang:(\d+)ch">(.*?)</span>', shown, re.DOTALL)
     assert len(lines) == len(asked.split("\n"))

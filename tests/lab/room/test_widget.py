@@ -17,7 +17,7 @@ from agentflow.lab.room.controller import Controller
 from agentflow.lab.room.widget import ControlRoom, control_room
 from agentflow.lab.schedule.presets import PRESETS
 from tests.conftest import rows
-from tests.lab.room.screen import GAP, LANE_BUTTONS, OTHERS, button, ours, part, press, said
+from tests.lab.room.screen import GAP, LANE_BUTTONS, OTHERS, button, control_room_of, ours, part, parts, press, said
 from tests.support.helpers import eventually
 
 
@@ -39,6 +39,7 @@ def test_every_button_has_a_name_and_says_what_it_does(room: ControlRoom) -> Non
     ("key", "method"),
     [("Step A", "step"), ("Crash B", "crash"), ("Pause A", "pause"), ("Recover B", "recover"), ("Race", "race"),
      ("Expire lease", "expire"), ("End back-off", "due"), ("Deliver event", "deliver"), ("Lose reply", "lose"),
+     ("Lose answer", "move"), ("Hide next", "hide"),
      ("Back", "back"), ("Forward", "forward"), ("Fork here", "fork"), ("Reset", "reset"), ("Run", "run"),
      ("Copy", "copy")],
 )  # fmt: skip
@@ -99,11 +100,11 @@ def test_pause_and_resume_are_one_button(room: ControlRoom) -> None:
     assert room.scene().line == "A A|| A>"
 
 
-def test_what_cannot_happen_now_has_no_button_to_press(room: ControlRoom) -> None:
+def test_what_cannot_happen_now_stands_in_its_place_and_cannot_be_pressed(room: ControlRoom) -> None:
     hidden = {"End back-off", "Deliver event", "Lose reply"}
 
     def away() -> set[str]:
-        return {key for key in hidden if not button(room, key).shown}
+        return {key for key in hidden if not button(room, key).enabled}
 
     assert away() == hidden
     assert not button(room, "Expire lease").enabled and not button(room, "Recover A").enabled
@@ -121,7 +122,7 @@ def test_when_all_is_completed_nothing_can_be_claimed(room: ControlRoom) -> None
     room.run("A*")
     assert not button(room, "Step A").enabled
     assert button(room, "Step A").label == "Step: nothing to claim"
-    assert "COMPLETED" in part(room, "head") and "none" in part(room, "head")
+    assert "COMPLETED" in part(room, "head") and "no lease" in part(room, "head")
 
 
 def test_a_lane_says_what_its_worker_parked_and_for_which_event_while_it_waits(room: ControlRoom) -> None:
@@ -129,6 +130,42 @@ def test_a_lane_says_what_its_worker_parked_and_for_which_event_while_it_waits(r
     assert "idle; request-1 waits for event approval" in part(room, "lane A")
     room.deliver()
     assert "idle; parked request-1" in part(room, "lane A")
+
+
+def test_a_lost_answer_is_a_click_and_belongs_to_the_worker_that_moved_last(room: ControlRoom) -> None:
+    press(room, "Lose answer")
+    assert room.scene().line == "A?"
+    room.run("A*2 B")
+    room.run("A*3")
+    assert button(room, "Lose answer").label == "Lose answer to A"
+    press(room, "Lose answer")
+    assert room.scene().line == "A*3 A?"
+    assert "PostgreSQL's answer to A's" in said(room)
+    room.run("A*4")  # before the tool: its reply can be lost, and no answer of PostgreSQL's
+    assert button(room, "Lose reply").enabled and button(room, "Lose answer").label == "Lose answer to B"
+
+
+def test_hiding_what_comes_next_leaves_a_class_to_be_asked(room: ControlRoom) -> None:
+    room.run(GAP)
+    room.show(6)
+    press(room, "Hide next")
+    assert button(room, "Hide next").label == "Show next"
+    assert (room.scene().length, len(room.scene().history)) == (6, 6)
+    assert {button(room, f"Step {lane}").label for lane in "AB"} == {"Step"}
+    assert room.panel["schedule"].value == ""
+    shown = " ".join(parts(room))
+    assert "killed" not in shown and "acknowledge" not in shown
+    press(room, "Forward")
+    assert room.scene().length == 7 and "7. A is killed" in said(room)
+    press(room, "Hide next")
+    assert (room.scene().length, room.panel["schedule"].value) == (9, GAP)
+
+
+def test_a_room_has_few_widgets(room: ControlRoom, engine: Engine) -> None:
+    """One layout for all of them, and one style for each kind: a third of what there would be."""
+    before = widgets_there()
+    with control_room_of(engine, ""):
+        assert widgets_there() - before <= 70
 
 
 def test_opening_a_room_again_closes_the_one_before_and_begins_empty(engine: Engine) -> None:
