@@ -29,7 +29,8 @@ _GRID = """<style>
 .af-look.af-look .af-pairs .af-differs{background:var(--jp-ui-font-color1,#1f2328);color:var(--jp-layout-color1,#fff);
  border-radius:3px;font-weight:600}
 </style>"""
-_LEGEND = "numbers: pairs that came out like one after the other, of all · ● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference"
+_LEGEND = "numbers: pairs that came out like one after the other, of all · "
+_LEGEND += "● waited · ○ passed · ◐ some waited · + a known difference · inverted: a difference"
 
 
 def _cells(all_pairs: Sequence[Pair]) -> dict[tuple[str, str], list[Pair]]:
