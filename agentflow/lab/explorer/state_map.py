@@ -147,7 +147,8 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
 def _counted(here: StateMap, what: str) -> str:
     states, gaps = len(here.gap), sum(here.gap)
     harms = f"{len(here.harms):,} from which a move does harm" if here.harms else "no harm was found"
-    return f"{states:,} states, {here.graph.transitions:,} moves between them; in {gaps:,} an effect exists and no row says so; {harms}."
+    said = f"{states:,} states, {here.graph.transitions:,} moves between them;"
+    return f"{said} in {gaps:,} an effect exists and no row says so; {harms}."
 
 
 def _way(here: StateMap, number: int) -> _Way:
@@ -194,8 +195,9 @@ def _by_level(here: StateMap) -> Iterator[str]:
         inked = sum(here.gap[number] for number in level if number < len(here.gap)) * pitch
         wide, middle = here.step * 0.6, TOP + HIGH / 2
         title = f"<title>after {counted(n, 'move')}: {len(level):,} states</title>"
-        yield f'<rect x="{num(x - wide / 2)}" y="{middle - high / 2:.2f}" width="{num(wide)}" height="{high:.2f}" fill="{MUTE}" opacity=".45">{title}</rect>'
-        yield f'<rect x="{num(x - wide / 2)}" y="{middle - inked / 2:.2f}" width="{num(wide)}" height="{inked:.2f}" fill="{INK}"/>'
+        for tall, look, inner in ((high, f'{MUTE}" opacity=".45', title), (inked, INK, "")):
+            size = f'y="{middle - tall / 2:.2f}" width="{num(wide)}" height="{tall:.2f}"'
+            yield f'<rect x="{num(x - wide / 2)}" {size} fill="{look}">{inner}</rect>'
 
 
 def _axis(here: StateMap) -> Iterator[str]:
@@ -238,7 +240,8 @@ def _drawn(here: StateMap, way: _Way, hue: str, dash: str) -> str:
     points = [here.at(number) if number >= 0 else _beyond(here, way[-2]) for number in way]
     path = "M" + "L".join(map(_xy, points))
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<path d="{path}" fill="none" stroke="{PAPER}" stroke-width="5" opacity=".8"/><path d="{path}" fill="none" stroke="{hue}" stroke-width="{2 if dash else 3}"{dashed}/>'
+    under = f'<path d="{path}" fill="none" stroke="{PAPER}" stroke-width="5" opacity=".8"/>'
+    return f'{under}<path d="{path}" fill="none" stroke="{hue}" stroke-width="{2 if dash else 3}"{dashed}/>'
 
 
 def _xy(point: tuple[float, float]) -> str:

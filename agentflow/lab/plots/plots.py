@@ -103,7 +103,7 @@ def _headings(figure: Figure, height: float, groups: Sequence[Recoveries]) -> No
         return
     each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     few = "" if all(group.enough for group in groups) else f" · fewer than {ENOUGH}: no mean, no bar"
-    foot = f"bars: means, they add up · circles: single recoveries, {each} a row (left the take-over, right the rest), filled: your own"
+    foot = f"bars: means, they add up · circles: {each} a row (left the take-over, right the rest), filled: your own"
     figure.text(10 / 960, 28 / height, f"{foot}{few} · measured", color=MUTE)
     figure.text(10 / 960, 10 / height, twin.not_shown(groups), color=INK)
 

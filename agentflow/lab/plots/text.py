@@ -100,7 +100,8 @@ def not_shown(groups: Sequence[Recoveries]) -> str:
     if len(groups) < 2 or not rest:
         return "A lease decides when the loss is noticed. From one row nothing follows about another lease."
     spread = f"{duration(min(rest))} to {duration(max(rest))}"
-    return f"Not shown: that a lease makes the rest faster or slower. It spreads from {spread} with the step that was lost and the machine's load."
+    said = "Not shown: that a lease makes the rest faster or slower."
+    return f"{said} It spreads from {spread} with the step that was lost and the machine's load."
 
 
 def latency_text(groups: Sequence[Recoveries], own: Sequence[Recoveries] = ()) -> str:

@@ -23,6 +23,7 @@ from agentflow.lab.pictures.saved import saved
 from agentflow.lab.pictures.svg import SENTINELS, Picture
 from agentflow.lab.plots import plots
 from agentflow.lab.plots.frames import effects_frame, recoveries_frame, work_frame
+from agentflow.lab.plots.measured import LEASES, RECOVERIES, measured_recoveries
 from tests.conftest import drop, rows
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,6 +149,18 @@ def test_points_stand_below_their_bar_and_never_on_it() -> None:
     bottom = max(float(y) for y in re.findall(r"[ML] \S+ (\S+)", str(path.get("d"))))
     heights = [y - bottom for _, y in points(picture, "row0-taken")]
     assert min(heights) >= 6 and max(heights) <= 15
+
+
+def test_your_own_recoveries_stand_over_the_measured_ones_and_what_follows_is_said() -> None:
+    measured, own = measured_recoveries(), recovered()
+    assert measured["label"].value_counts().to_dict() == {f"lease {lease:g} s": RECOVERIES for lease in LEASES}
+    picture = plots.recovery_latency(measured, own=own)
+    mine = own[own["label"] == "lease 1 s"]
+    assert values(picture, 0, [x for x, _ in points(picture, "row1-owntaken")]) == pytest.approx(
+        list(mine["detect_ms"] + mine["claim_ms"]), abs=0.02
+    )
+    assert len(points(picture, "row1-taken")) == RECOVERIES and "n = 20, " in picture.svg
+    assert "Not shown: that a lease makes the rest faster or slower." in picture.text
 
 
 def test_fewer_than_five_recoveries_are_points_without_a_bar() -> None:
