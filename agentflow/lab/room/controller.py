@@ -340,11 +340,12 @@ class Controller:
             return moves
         last, frames = moves[-1], self.recording.frames
         before = sum(frames[-2].lengths.values())
-        newest = self.recording.entries(self.workflow)[-1:]
+        entries = self.recording.entries(self.workflow)
+        at = next((n for n in range(len(entries), 0, -1) if entries[n - 1]["workflow_id"] == last.workflow), 0)
         self.remark = ""
-        waited_for = last.passed and newest and newest[0]["transaction"] == last.passed.transaction and not last.said
+        waited_for = last.passed and at and entries[at - 1]["transaction"] == last.passed.transaction and not last.said
         if last.workflow == self.workflow and (self.length > before or (waited_for and last.ended != "idle")):
-            self.sentence = f"{self.length}. {self.sentences[-1]}"
+            self.sentence = f"{at}. {self.sentences[at - 1]}"
         else:
             self.sentence = without_entry(last, frames[-1].rows)
         if last.trouble:
