@@ -234,7 +234,7 @@ def _gutter(rows: dict[str, float], wide: int, height: float, atlas: AtlasResult
 class Atlas(AtlasResult):
     """Every boundary times every set of guards. A notebook shows it as a picture, and as text where there is none."""
 
-    def picture(self) -> AtlasPicture:
+    def picture(self) -> Picture:
         """The atlas as a picture with its text twin."""
         return draw_atlas(self)
 
