@@ -137,7 +137,7 @@ def _strips(
         if last and told.marks[last - 1].doubled and layout is FULL:
             right += 28
         whole = GUTTER + PITCH * size if len(spans) > 1 else 0
-        over = _overhang(told.marks[first:last], pitch) + (PITCH - pitch) / 2 * live
+        over = _overhang(told.marks[first:last]) + (PITCH - pitch) / 2 * live
         edge = max(right + over, whole, layout.width - MARGIN)
         made.append(Strip(told, layout, lanes, first, last, xs, right, edge, *common, lines=lines))
         timeline_spans.make_room(made[-1])
