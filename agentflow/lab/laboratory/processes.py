@@ -115,13 +115,11 @@ def ended(processes: Iterable[BaseProcess], seconds: float) -> list[BaseProcess]
 
 def has_ended(process: BaseProcess, seconds: float) -> bool:
     """Waits up to `seconds` for the process to end. Returns whether it has; then it is reaped and has an exit code."""
-    gone = wait(
-        [process.sentinel], seconds
-    )  # without the lock, so that threads can wait for different processes at once
+    # without the lock, so that threads can wait for different processes at once
+    gone = wait([process.sentinel], seconds)
     with _reading:
-        process.join(
-            1 if gone else 0
-        )  # the kernel closes a process's end of the sentinel a moment before it can be reaped
+        # the kernel closes a process's end of the sentinel a moment before it can be reaped
+        process.join(1 if gone else 0)
         return not process.is_alive()
 
 

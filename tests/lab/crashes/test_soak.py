@@ -131,7 +131,8 @@ def test_more_kills_than_requests_all_happen(url: str) -> None:
 def test_leases_that_run_out_by_themselves_cancel_no_planned_kill(url: str) -> None:
     report = soak(url, some(20), kills=20, seed=5, workers=6, make_engine=Unlucky)
     assert_well(report, 20)
-    assert report.kills_happened == 20
+    # One more may strike who lost his lease between his look at the row and his end: who looks does not hold the row.
+    assert report.kills_happened >= 20
 
 
 def test_workers_killed_at_random_lose_nothing_and_double_nothing(url: str) -> None:
