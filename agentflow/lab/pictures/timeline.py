@@ -22,7 +22,7 @@ from .timeline_layout import CLOSE, COMPACT, FULL, GUTTER, MARGIN, PITCH, TIMELI
 from .timeline_marks import clock, columns
 
 STRIP = 12  # columns; so a strip is drawn at full size where JupyterLab has its sidebar open, in 846 px
-CLOSEST, SEEN = 52, 620  # a live picture's columns come this close before it scrolls, where it has so much room
+LIVE_PITCH = 52  # the same however many columns there are: a mark of the past keeps its place, and its words
 MOST_LANES = 4
 NOTHING = "Nothing has happened yet. Step a worker, or run a preset."
 
@@ -127,7 +127,7 @@ def _strips(
     pitch = PITCH * STRIP / count if count == size > STRIP and not live and not timed else PITCH
     lead = pitch / 2
     if live and layout is COMPACT and not timed:
-        pitch = min(PITCH, max(CLOSEST, SEEN / size))
+        pitch = LIVE_PITCH
         lead = (PITCH + 13) / 2  # behind the names of the lanes, which reach beyond the gutter
     common, made = (seconds or timed, timed, cuts, spans, pitch), []
     for first, last in spans:

@@ -41,9 +41,8 @@ class Controller:
     """Lanes, rows and history of one laboratory, now or as of an earlier entry; open() begins it.
 
     `setting` is a Setting, a schedule line or a preset's name. `inputs` as for Stepper; no move waits longer than `patience`
-    seconds for a worker.
-    After every method, also after one that raised, `scene()` is what there is to show. Raises BadSchedule for a line that
-    cannot be read.
+    seconds for a worker. `scene()` is what there is to show, also after a method that raised. Raises BadSchedule for a line
+    that cannot be read.
     """
 
     def __init__(
@@ -133,8 +132,7 @@ class Controller:
         with self._acting():
             before = len(self.stepper.moves)
             done = self._say(self.stepper.recover(lane))
-            made = Schedule(moves=tuple(self.stepper.moves[before:]))
-            self.remark = f"Recover {lane} stands for: {made}"
+            self.remark = f"Recover {lane} stands for: {Schedule(moves=tuple(self.stepper.moves[before:]))}"
             return done
 
     def race(self, *lanes: str) -> Moves:
@@ -143,8 +141,7 @@ class Controller:
             chosen = lanes or [lane.name for lane in self.recording.frames[-1].lanes if lane.alive and not lane.paused]
             if len(chosen) < 2:
                 raise LaneError("A race needs two workers that are alive and not paused. Nothing was moved.")
-            moves: list[Moved] = []
-            self._racing = moves
+            self._racing = moves = list[Moved]()
             try:
                 done = self.stepper.race(*chosen)
             finally:  # one frame shows them all, since they went at the same time
@@ -282,8 +279,8 @@ class Controller:
     def awaited(self, number: int | None = None) -> str:
         """The event that the workflow of this number waits for, or the first that waits; empty if none does."""
         rows = self.recording.frames[-1].rows
-        chosen = self.stepper.workflows[number - 1 : number] if number else list(rows)
-        return next((str(rows[one]["waiting_for"]) for one in chosen if one in rows and rows[one]["waiting_for"]), "")
+        chosen = self.stepper.workflows[number - 1 : number] if number else rows
+        return next((str(rows[one]["waiting_for"]) for one in chosen if rows.get(one, {}).get("waiting_for")), "")
 
     def scene(self) -> Scene:
         """Everything that there is to show, as data."""
@@ -335,8 +332,7 @@ class Controller:
 
     def _say(self, done: Iterable[Moved]) -> Moves:
         """Says what was done: the newest entry, or what happened without one."""
-        moves = Moves(done)
-        if not moves:
+        if not (moves := Moves(done)):
             return moves
         last, frames = moves[-1], self.recording.frames
         before = sum(frames[-2].lengths.values())
@@ -349,8 +345,9 @@ class Controller:
         else:
             self.sentence = without_entry(last, frames[-1].rows)
         if last.trouble:
-            mend = "Its lease stays until it expires. Look at the rows, or press Reset."
-            self.trouble = Trouble(last.move.lane, last.trouble, mend)
+            self.trouble = Trouble(
+                last.move.lane, last.trouble, "Its lease stays until it ends. Look at the rows, or Reset."
+            )
         return moves
 
     def _exists(self, entry: int) -> None:
@@ -370,8 +367,8 @@ class Controller:
         self._known(workflow)
         if len(workflows) == 1:
             return None
-        found = [name for name, row in self.recording.frames[-1].rows.items() if wanted(row)]
-        chosen = workflow or (self.workflow if self.workflow in found else next(iter(found), None))
+        found = (name for name, row in self.recording.frames[-1].rows.items() if wanted(row))
+        chosen = workflow or min(found, key=lambda name: name != self.workflow, default=None)
         return workflows.index(chosen) + 1 if chosen in workflows else None
 
     @contextmanager

@@ -1,8 +1,7 @@
 """The control room as a widget: buttons and fields, clicks that never block the kernel, and the scene on screen.
 
-Each button calls a method that a cell can call too: `room.step("A")`, `room.crash("A")`, `room.recover("A")`,
-`room.run("A*5 A! expire B*")`. They are the methods of `Controller`; the room shows what came of them. A double click makes
-one move (Step takes every click that comes when it is ready), and the room says what it ignored and what went wrong.
+Each button calls a method of `Controller` that a cell can call too, such as `room.step("A")` or `room.run("A*5 A! expire B*")`;
+the room shows what came of it. A double click makes one move, and the room says what it ignored and what went wrong.
 """
 
 from __future__ import annotations
@@ -132,10 +131,9 @@ class ControlRoom:
 
     def _done(self, error: Exception | None) -> None:
         """Shows the end of a click's move, if its method has not done so."""
-        new = error is not None and self.controller.trouble is None  # the controller puts its own errors into words
-        if error is not None and new:
+        if error is not None and (new := self.controller.trouble is None):  # the controller puts its own into words
             self.controller.trouble = trouble_of(error)
-        if self._scene.busy or new:
+        if self._scene.busy or (error is not None and new):
             self._refresh()
         self._keep()
         _classed(self.view, "af-tick", "af-tick" not in self.view._dom_classes)  # the page sees that it was heard
@@ -336,8 +334,7 @@ class ControlRoom:
         played = (name for name, one in PRESETS.items() if one.line == scene.line)
         self.panel["preset"].value = NO_PRESET if scene.hidden else next(played, NO_PRESET)
         self.panel["lanes"].value, self.panel["x axis"].value = scene.kind, scene.axis
-        options = (FOLLOW, *scene.workflows)
-        if which.options != options:
+        if which.options != (options := (FOLLOW, *scene.workflows)):
             which.options = options
         which.value = scene.chosen if scene.chosen in options else FOLLOW
         _classed(which, "af-gone", len(options) < 3)
@@ -350,7 +347,7 @@ class ControlRoom:
         return view.as_text(self._scene)
 
     def _ipython_display_(self) -> None:
-        """Displays the widget, and what a notebook keeps of the room, which follows every click."""
+        """Displays the widget, and what a notebook keeps of the room."""
         self._handles.append(show(self._repr_mimebundle_()))
 
     def _repr_mimebundle_(self, **options: Any) -> Mapping[str, Any]:

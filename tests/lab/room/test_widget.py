@@ -154,9 +154,9 @@ def test_hiding_what_comes_next_leaves_a_class_to_be_asked(room: ControlRoom) ->
     assert {button(room, f"Step {lane}").label for lane in "AB"} == {"Step"}
     assert room.panel["schedule"].value == ""
     shown = " ".join(parts(room))
-    assert "killed" not in shown and "acknowledge" not in shown
+    assert "crashes" not in shown and "acknowledge" not in shown
     press(room, "Forward")
-    assert room.scene().length == 7 and "7. A is killed" in said(room)
+    assert room.scene().length == 7 and "7. A crashes" in said(room)
     press(room, "Hide next")
     assert (room.scene().length, room.panel["schedule"].value) == (9, GAP)
 
