@@ -28,7 +28,7 @@ HOMES = {
     },
     "sqlalchemy": {"schema", "database", "migrations", "engine", "patience"},
     "alembic": {"migrations"},
-    "ipywidgets": {"lab/room", "lab/course", "lab/crashes"},
+    "ipywidgets": {"lab/room", "lab/course", "lab/crashes", "lab/explorer"},
     "matplotlib": {"lab/plots"},
     "pandas": {"lab/plots"},
     "fastapi": {"api"},

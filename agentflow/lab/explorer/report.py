@@ -6,15 +6,17 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..history.words import brief, counted
 from ..pictures.saved import saved
-from ..pictures.svg import Picture
 from ..schedule.grammar import Move, Schedule, Setting
 from ..verify.invariants import InvariantKind
 from .search import Bounds, Graph
 from .state_map import draw_map
+
+if TYPE_CHECKING:
+    from .map_view import MapView
 
 MOST_SHOWN = 12  # bodies that ran, by name
 
@@ -133,12 +135,15 @@ class Exploration:
             ],
         }  # fmt: skip
 
-    def map(self, schedules: Sequence[str | Schedule] = ()) -> Picture:
+    def map(self, schedules: Sequence[str | Schedule] = (), room: Any = None) -> MapView:
         """The states by the number of moves, as a picture, with your own schedules and the way to the nearest harm.
 
-        An exploration with `stop_at="never"` shows every harm, else the first. Raises BadSchedule for a schedule of another
-        setting, ValueError if there is no graph: the time limit ended the search.
+        A click on a state gives the shortest schedule to it, and plays it in `room`, an open control room. An exploration with
+        `stop_at="never"` shows every harm, else the first. Raises BadSchedule for a schedule of another setting, ValueError if
+        there is no graph: the time limit ended the search.
         """
+        from .map_view import MapView  # with it come the widgets, which no command needs
+
         if self.graph is None:
             raise ValueError(
                 "The time limit ended this search, so there is no map. Raise time_limit, and explore again."
@@ -147,7 +152,7 @@ class Exploration:
         what = f"Every history of {counted(self.workers, 'worker')} within the bounds{less}"
         if not self.exhausted:
             what = f"The histories up to a depth of {counted(self.depth, 'move')}{less}: stopped by {self.stopped}"
-        return draw_map(self.graph, what, schedules, self.setting)
+        return MapView(*draw_map(self.graph, what, schedules, self.setting), self.setting, room)
 
     def lines(self) -> list[str]:
         """The report as sentences that are the same on every machine, the verdict first."""

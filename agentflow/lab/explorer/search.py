@@ -188,9 +188,9 @@ class Graph:
         self._key: Callable[..., Hashable] = exchange.key if exchange else ExplorerState
         self.states: list[ExplorerState] = [rules.first]
         self.following: list[list[tuple[Move, int]]] = []
-        self._harms: list[int] = []  # how many moves of each state do harm
+        self.harms: dict[int, list[Move]] = {}  # the moves from a state that do harm; none if it is stuck itself
         self._numbers: dict[Hashable, int] = {self._key(*rules.first): 0}
-        self._came: list[tuple[int, Move]] = [(-1, Move(""))]
+        self.came: list[tuple[int, Move]] = [(-1, Move(""))]  # from which state, by which move, each was first reached
         self.falls: dict[str, Fall] = {}
         self.tell: Callable[[Fall], object] | None = None  # of each fall, at once
         self.at, self.looked_at, self.depth, self.transitions, self.stopped = 0, 0, 0, 0, ""
@@ -234,14 +234,15 @@ class Graph:
         """Whether an invariant fell that is enough to end the search."""
         self.looked_at = at
         self.following.append([])
-        self._harms.append(0)
         for move, state, happened in self.rules.steps(self.states[at]):
             fallen = happened.violations if happened else ()
+            harmful = any(invariant.kind == "harm" for invariant, _ in fallen)
+            if harmful:
+                self.harms.setdefault(at, []).append(move)
             for invariant, guilty in fallen:
                 if self._fell(Fall(invariant, guilty, at, move)) and invariant.kind in ends:
                     return True
-            if any(invariant.kind == "harm" for invariant, _ in fallen):
-                self._harms[at] += 1
+            if harmful:
                 continue  # what follows a harm is no news
             known = len(self.states)
             target = self._numbers.setdefault(self._key(*state), known)
@@ -249,7 +250,7 @@ class Graph:
             self.transitions += 1
             if target == known:
                 self.states.append(state)
-                self._came.append((at, move))
+                self.came.append((at, move))
                 if not self._fine(target) and "harm" in ends:
                     return True
             self.looked_at = at
@@ -268,6 +269,7 @@ class Graph:
                 self.doubt, self.doubtful = wrong, number
             return True
         for invariant, row in guilty:
+            self.harms.setdefault(number, [])
             self._fell(Fall(invariant, row, number, None))
         return not guilty
 
@@ -284,27 +286,31 @@ class Graph:
         """The moves of a shortest schedule to a state; of several, the first in the order of Rules.steps()."""
         moves: list[Move] = []
         while number > 0:
-            number, move = self._came[number]
+            number, move = self.came[number]
             moves.append(move)
         return moves[::-1]
 
     def counts(self) -> list[int] | None:
         """For each state, how many schedules go on from there until no move is possible, or to a harm; None if for ever."""
-        counts = [1] * len(self.states)
+        counts, harms = [1] * len(self.states), self._harmful()
         for number in (order := self._order()) or ():
-            counts[number] = sum([counts[target] for _, target in self.following[number]], self._harms[number]) or 1
+            counts[number] = sum([counts[target] for _, target in self.following[number]], harms[number]) or 1
         return counts if order else None
 
     def ends(self) -> dict[str, int] | None:
         """How many schedules come to each of ENDS (to the last ones only if there are any); None if some go on for ever."""
-        ways, ends = [1] + [0] * (len(self.states) - 1), dict.fromkeys(ENDS, 0)
+        ways, ends, harms = [1] + [0] * (len(self.states) - 1), dict.fromkeys(ENDS, 0), self._harmful()
         for number in reversed((order := self._order()) or ()):
             for _, target in self.following[number]:
                 ways[target] += ways[number]
-            ends["harmful"] += ways[number] * self._harms[number]
-            if not self.following[number] and not self._harms[number]:
+            ends["harmful"] += ways[number] * harms[number]
+            if not self.following[number] and not harms[number]:
                 ends[self.rules.world.end(self.states[number].rows)] += ways[number]
         return {end: times for end, times in ends.items() if times or end in ENDS[:4]} if order else None
+
+    def _harmful(self) -> list[int]:
+        """How many moves of each state do harm."""
+        return [len(self.harms.get(number, ())) for number in range(len(self.states))]
 
     def _order(self) -> list[int] | None:
         """The states, each after those that it leads to; None if some schedules go in a circle."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from math import ceil
+from textwrap import wrap
 
 from ...errors import BadSchedule
+from ..history.faults import FAULTS
 from ..history.words import counted
 from ..pictures.svg import HUES, INK, MUTE, PAPER, Picture, escaped, frame, num
 from ..schedule.grammar import LANES, Move, Schedule, parse
 from .search import ExplorerState, Graph
 
-SINGLY, LINES = 6000, 1500  # so many states are drawn one by one, and so many transitions as lines
+SINGLY, LINES, HARMS = 6000, 1500, 500  # so many states are drawn one by one, transitions as lines, and harms
 WIDE, LEFT, TOP, HIGH, MOST = 980, 40, 66, 330, 7.2
 _Way = list[int]
 
@@ -25,9 +27,10 @@ class StateMap:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        falls = (fall.state for fall in graph.falls.values() if fall.invariant.kind == "harm")
-        self.harms = sorted({*(number for number, times in enumerate(graph._harms) if times), *falls})
-        came = [before for before, _ in graph._came] + self.harms  # a harm has a place of its own, after its state
+        self.singly = len(graph.states) <= SINGLY
+        self.harms = sorted(graph.harms, key=lambda number: (len(self._harmed(number)), number))
+        self.shown = self.harms[: HARMS if self.singly else 1]
+        came = [before for before, _ in graph.came] + self.harms  # a harm has a place of its own, after its state
         self.depth = [0] * len(came)
         for number, before in enumerate(came[1:], 1):
             self.depth[number] = self.depth[before] + 1
@@ -52,39 +55,61 @@ class StateMap:
         x, y = self.place[number]
         return LEFT + self.depth[number] * self.step + x, y
 
-    def walk(self, schedule: Schedule) -> _Way:
-        """The states that a schedule comes to, as far as it stays within the bounds."""
+    def way(self, number: int) -> list[Move]:
+        """The moves of a shortest schedule to this place; those after the states are the harms."""
+        states = len(self.graph.states)
+        return self.graph.way(number) if number < states else self._harmed(self.harms[number - states])
+
+    def _harmed(self, number: int) -> list[Move]:
+        return self.graph.way(number) + self.graph.harms[number][:1]
+
+    def walk(self, schedule: Schedule) -> tuple[_Way, str]:
+        """The states that a schedule comes to, and in a sentence where and why it leaves the map, if it does."""
         moves = [one for move in schedule.moves for one in _single(move)]
-        best: _Way = [0]
-        open_ways: list[tuple[_Way, tuple[int, ...], int]] = [([0], tuple(range(len(self.graph.states[0].lanes))), 0)]
+        first = [0], tuple(range(len(self.graph.states[0].lanes))), 0
+        best: tuple[_Way, tuple[int, ...], int] = first
+        open_ways = [first]
         while open_ways:
             way, names, at = open_ways.pop()
-            best = max(best, way, key=len)
-            if at < len(moves):
-                following = self._taken(way[-1], moves[at], names)
-                if not following and moves[at].verb == "go":
-                    open_ways.append((way, names, at + 1))  # it finds nothing, or its worker has come to its end
-                again = moves[at].times is None
-                open_ways += [([*way, target], swapped, at + (not again)) for target, swapped in following][::-1]
-            else:
-                return way
-        return best
+            best = max(best, (way, names, at), key=lambda one: (one[2], len(one[0])))
+            if at == len(moves):
+                return way, ""
+            following = self._taken(way[-1], moves[at], names)
+            harms = any(_alike(one, moves[at], names) for one in self.graph.harms.get(way[-1], ()))
+            if not following and moves[at].verb == "go" and not harms and way[-1] < len(self.graph.following):
+                open_ways.append((way, names, at + 1))  # it finds nothing, or its worker has come to its end
+            again = moves[at].times is None
+            open_ways += [([*way, target], swapped, at + (not again)) for target, swapped in following][::-1]
+        way, names, at = best
+        where = f"It leaves the map after {counted(len(way) - 1, 'move')}, at `{moves[at]}`"
+        return way, f"{where}: {self._why(way[-1], moves[at], names)}."
+
+    def _why(self, number: int, move: Move, names: tuple[int, ...]) -> str:
+        """Why a move does not lead from a state to another."""
+        if any(_alike(one, move, names) for one in self.graph.harms.get(number, ())):
+            return "it does harm, and what follows a harm is not explored"
+        if number >= len(self.graph.following):
+            return "the search was stopped there"
+        name = "renewals" if move.verb == "renew" else FAULTS[move.verb].bound if move.verb in FAULTS else ""
+        if name and getattr(self.graph.states[number], name) >= (most := getattr(self.graph.rules.bounds, name)):
+            return f"the bound of {name.replace('_', ' ')} is {most}"
+        return "the explorer makes no such move there; it leaves out what changes nothing"
 
     def _taken(self, number: int, move: Move, names: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
         """Where the move leads; `names[i]` is which lane of the state the schedule's lane i is, since workers are exchanged."""
-        lane = LANES[names[LANES.index(move.lane)]] if move.lane and LANES.index(move.lane) < len(names) else ""
         found = []
         for one, target in self.graph.following[number] if number < len(self.graph.following) else ():
-            alike = (one.verb, one.lane, one.event, one.payload_text) == (
-                move.verb,
-                lane,
-                move.event,
-                move.payload_text,
-            )
-            if alike and (one.request or 1) == (move.request or 1):
+            if _alike(one, move, names):
                 states = self.graph.states[number], self.graph.states[target]
-                found += [(target, tuple(swap[name] for name in names)) for swap in _swaps(*states, lane)]
+                found += [(target, tuple(swap[name] for name in names)) for swap in _swaps(*states, one.lane)]
         return found
+
+
+def _alike(one: Move, move: Move, names: tuple[int, ...]) -> bool:
+    """Whether a move of the graph is the schedule's."""
+    lane = LANES[names[LANES.index(move.lane)]] if move.lane and LANES.index(move.lane) < len(names) else ""
+    said = move.verb, lane, move.event, move.payload_text, move.request or 1
+    return (one.verb, one.lane, one.event, one.payload_text, one.request or 1) == said
 
 
 def _swaps(before: ExplorerState, after: ExplorerState, lane: str) -> Iterator[tuple[int, ...]]:
@@ -110,38 +135,43 @@ def _in_gap(graph: Graph, rows: int) -> bool:
     return False
 
 
-def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setting: object) -> Picture:
-    """The picture of a graph. Raises BadSchedule for a schedule of another setting."""
+def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setting: object) -> tuple[StateMap, Picture]:
+    """The map of a graph and its picture. Raises BadSchedule for a schedule of another setting."""
     lines = [parse(one) if isinstance(one, str) else one for one in schedules]
     for line in lines:
         if line.setting != setting:
             raise BadSchedule(f"`{line}` belongs to another setting; this map shows `{setting}`. Nothing was drawn.")
     here = StateMap(graph)
-    singly = len(graph.states) <= SINGLY
-    parts = [*(_singly(here) if singly else _by_level(here)), *_axis(here)]
-    said = [_counted(here, what)]
+    parts, said = [*(_singly(here) if here.singly else _by_level(here)), *_axis(here)], []
     if here.harms:
-        parts += [_harm(here, number) for number in here.harms[: 500 if singly else 1][::-1]]
-        way = [*_way(here, here.harms[0]), -1]
-        parts.append(_drawn(here, way, INK, "5 3"))
-        x, y = _beyond(here, here.harms[0])
-        moves = counted(here.depth[here.harms[0]] + 1, "move")
-        said.append(f"The nearest harm comes after {moves} (dashed): {_line(here, here.harms[0])}, and one move more.")
-        parts.append(f'<text class="b h e" x="{num(x - 12)}" y="{num(y - 8)}">harm after {moves}</text>')
+        parts += [_harm(here, n) for n in range(len(here.shown))][::-1]
+        way, first = here.way(len(here.gap)), here.harms[0]
+        parts.append(_drawn(here, [*_way(graph, first), len(here.gap)], INK, "5 3"))
+        x, y = here.at(len(here.gap))
+        after = counted(len(way), "move")
+        said.append(f"The nearest harm comes after {after} (dashed): {Schedule(moves=tuple(way))}.")
+        parts.append(f'<text class="b h e" x="{num(x - 12)}" y="{num(y - 8)}">harm after {after}</text>')
+        if len(here.shown) < len(here.harms):
+            said.append(
+                f"Of {len(here.harms):,} harms the nearest {len(here.shown):,} are drawn.".replace(
+                    "nearest 1 are", "nearest is"
+                )
+            )
     for number, line in enumerate(lines):
-        way = here.walk(line)
-        hue = list(HUES.values())[number % len(HUES)]
-        parts.append(_drawn(here, way, hue, ""))
-        said.append(f"Your schedule `{line}` comes to {counted(len(set(way)), 'of these states', 'of these states')}.")
-    parts += [f'<text class="b" x="16" y="22" font-size="15">{escaped(what)}</text>']
-    parts += [f'<text class="m" x="16" y="{42 + 16 * n}">{escaped(one)}</text>' for n, one in enumerate([said[0]])]
-    said += [
-        f"after {counted(n, 'move')}: {counted(sum(one < len(here.gap) for one in level), 'state')}"
-        for n, level in enumerate(here.levels)
-    ]
-    return Picture(
-        frame("".join(parts), width=WIDE, height=TOP + HIGH + 74, label=said[0], text="\n".join(said)), "\n".join(said)
-    )
+        walked, left = here.walk(line)
+        parts.append(_drawn(here, walked, list(HUES.values())[number % len(HUES)], ""))
+        comes = counted(len(set(walked)), "of these states", "of these states")
+        said.append(f"Your schedule `{line}` comes to {comes}. {left}".strip())
+    label, high = _counted(here, what), TOP + HIGH + 74
+    parts.append(f'<text class="b" x="16" y="22" font-size="15">{escaped(what)}</text>')
+    below = [row for one in said for row in wrap(brief(one, 600), 150)]
+    for y, words in [(42, label), *((high + 6 + 16 * n, row) for n, row in enumerate(below))]:
+        parts.append(f'<text class="m" x="16" y="{y}">{escaped(words)}</text>')
+    states = [sum(one < len(here.gap) for one in level) for level in here.levels]
+    levels = [f"after {counted(n, 'move')}: {counted(many, 'state')}" for n, many in enumerate(states)]
+    text = "\n".join([label, *said, *levels])
+    high += 16 * len(below) + 8 * bool(below)
+    return here, Picture(frame("".join(parts), width=WIDE, height=high, label=label, text=text), text)
 
 
 def _counted(here: StateMap, what: str) -> str:
@@ -151,16 +181,11 @@ def _counted(here: StateMap, what: str) -> str:
     return f"{said} in {gaps:,} an effect exists and no row says so; {harms}."
 
 
-def _way(here: StateMap, number: int) -> _Way:
-    way = []
-    while number >= 0:
-        way.append(number)
-        number = here.graph._came[number][0]
+def _way(graph: Graph, number: int) -> _Way:
+    way = [number]
+    while way[-1]:
+        way.append(graph.came[way[-1]][0])
     return way[::-1]
-
-
-def _line(here: StateMap, number: int) -> str:
-    return " ".join(map(str, here.graph.way(number))) or "at once"
 
 
 def _singly(here: StateMap) -> Iterator[str]:
@@ -204,7 +229,7 @@ def _axis(here: StateMap) -> Iterator[str]:
     every = 1 if len(here.levels) <= 24 else 5
     for n in range(0, len(here.levels), every):
         yield f'<text class="m c" x="{num(LEFT + n * here.step)}" y="{TOP + HIGH + 22}">{n}</text>'
-    bars = len(here.gap) > SINGLY
+    bars = not here.singly
     one = (
         "bars: states, inked part: those in the gap"
         if bars
@@ -219,14 +244,11 @@ def _axis(here: StateMap) -> Iterator[str]:
     yield f'<text class="m" x="16" y="{TOP + HIGH + 62}">double diamond: a harm · thick: your schedules</text>'
 
 
-def _beyond(here: StateMap, number: int) -> tuple[float, float]:
-    return here.at(len(here.gap) + here.harms.index(number))
-
-
-def _harm(here: StateMap, number: int) -> str:
-    x, y = _beyond(here, number)
-    said = f"<title>harm: {escaped(_line(here, number))}, and one move more</title>"
-    size = 8 if number == here.harms[0] else max(2.0, min(6.0, here.pitch))
+def _harm(here: StateMap, n: int) -> str:
+    """The nth harm, a double diamond; the nearest is large."""
+    x, y = here.at(len(here.gap) + n)
+    said = f"<title>harm: {escaped(Schedule(moves=tuple(here.way(len(here.gap) + n))))}</title>"
+    size = max(2.0, min(6.0, here.pitch)) if n else 8
 
     def diamond(r: float, fill: str) -> str:
         path = f"M{num(x - r)} {num(y)}l{r:g} -{r:g} {r:g} {r:g} -{r:g} {r:g}z"
@@ -236,9 +258,8 @@ def _harm(here: StateMap, number: int) -> str:
 
 
 def _drawn(here: StateMap, way: _Way, hue: str, dash: str) -> str:
-    """A way through the states, thick; -1 at its end is the harm after it."""
-    points = [here.at(number) if number >= 0 else _beyond(here, way[-2]) for number in way]
-    path = "M" + "L".join(map(_xy, points))
+    """A way through the states, thick."""
+    path = "M" + "L".join(_xy(here.at(number)) for number in way)
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     under = f'<path d="{path}" fill="none" stroke="{PAPER}" stroke-width="5" opacity=".8"/>'
     return f'{under}<path d="{path}" fill="none" stroke="{hue}" stroke-width="{2 if dash else 3}"{dashed}/>'
