@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .notebook.other_process import locked, query_elsewhere
     from .notebook.tables import Table, query, snapshot
     from .pictures.timeline import timeline
-    from .plots.frames import recoveries_frame
-    from .plots.plots import recovery_latency
+    from .plots.frames import effects_frame, measured_recoveries, recoveries_frame
+    from .plots.plots import attempts_against_effects, recovery_latency
     from .race.race import compare_claims
     from .room.widget import control_room
     from .schedule.play import small_multiples
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOUNDARIES", "GUARDS", "GUARD_SETS", "INVARIANTS", "PATIENT", "AtlasView", "Stepper", "Table", "atlas",
-    "check_rows", "checks", "clean_up", "compare_claims", "compare_engines", "control_room", "course", "doctor", "draw",
-    "explore", "fresh_laboratory", "live_api", "live_worker", "locked", "pair_matrix", "query", "query_elsewhere",
-    "recoveries_frame", "recovery_latency", "resume_the_living", "server_of_its_own", "small_multiples", "snapshot", "soak",
-    "support_requests", "timeline",
+    "attempts_against_effects", "check_rows", "checks", "clean_up", "compare_claims", "compare_engines", "control_room",
+    "course", "doctor", "draw", "effects_frame", "explore", "fresh_laboratory", "live_api", "live_worker", "locked",
+    "measured_recoveries", "pair_matrix", "query", "query_elsewhere", "recoveries_frame", "recovery_latency",
+    "resume_the_living", "server_of_its_own", "small_multiples", "snapshot", "soak", "support_requests", "timeline",
 ]  # fmt: skip
 
 _HOMES = {
@@ -50,8 +50,9 @@ _HOMES = {
     "laboratory.laboratory": "PATIENT doctor fresh_laboratory server_of_its_own support_requests",
     "notebook.clean_up": "clean_up", "notebook.live_api": "live_api live_worker",
     "notebook.other_process": "locked query_elsewhere",
-    "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline", "plots.frames": "recoveries_frame",
-    "plots.plots": "recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
+    "notebook.tables": "Table query snapshot", "pictures.timeline": "timeline",
+    "plots.frames": "effects_frame measured_recoveries recoveries_frame",
+    "plots.plots": "attempts_against_effects recovery_latency", "race.race": "compare_claims", "room.widget": "control_room",
     "schedule.play": "small_multiples", "schedule.stepper": "Stepper",
     "verify.checker": "check_rows", "verify.invariants": "INVARIANTS",
 }  # fmt: skip

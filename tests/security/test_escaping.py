@@ -26,6 +26,7 @@ from agentflow.lab.crashes.atlas_picture import Atlas, AtlasPicture, draw_atlas
 from agentflow.lab.crashes.atlas_result import AtlasCell, GuardSet
 from agentflow.lab.crashes.atlas_view import AtlasView, detail
 from agentflow.lab.explorer.explore import Exploration
+from agentflow.lab.explorer.map_view import MapView
 from agentflow.lab.explorer.report import Finding
 from agentflow.lab.explorer.search import Bounds
 from agentflow.lab.history.canonical import canonical
@@ -281,6 +282,13 @@ def test_no_payload_in_a_lesson_becomes_an_element_or_an_attribute(engine: Engin
             atlas = atlas.with_cell(cell)
         pieces += html_of(shows := AtlasView(atlas))
         shows.close()
+        one: Any = SimpleNamespace(
+            at=lambda _: (1.0, 1.0), way=lambda _: [], gap=[False], shown=[], harms=[], depth=[0], singly=True
+        )
+        drawn = MapView(one, Picture("<svg></svg>", said), Setting(workflow=said))  # type: ignore[arg-type]
+        drawn.choose(0)
+        pieces += html_of(drawn)
+        drawn.close()
         shown[attack] = pieces
     let_go("ask", "stage/q")
     let_go("hints", "stage/e")
@@ -295,6 +303,7 @@ def test_every_class_that_shows_itself_as_html_is_attacked_here() -> None:
         AtlasPicture,
         AtlasView,
         Exploration,
+        MapView,
         PairMatrix,
         Race,
         Comparison,

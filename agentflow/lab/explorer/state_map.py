@@ -164,7 +164,7 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
         said.append(f"Your schedule `{line}` comes to {comes}. {left}".strip())
     label, high = _counted(here, what), TOP + HIGH + 74
     parts.append(f'<text class="b" x="16" y="22" font-size="15">{escaped(what)}</text>')
-    below = [row for one in said for row in wrap(brief(one, 600), 150)]
+    below = [row for one in said for row in wrap(one, 150, max_lines=4)]
     for y, words in [(42, label), *((high + 6 + 16 * n, row) for n, row in enumerate(below))]:
         parts.append(f'<text class="m" x="16" y="{y}">{escaped(words)}</text>')
     states = [sum(one < len(here.gap) for one in level) for level in here.levels]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...engine import Engine
 from ..history.belief import belief_of, with_unseen
 from ..history.entries import worker_name
+from ..laboratory.laboratory import data_file
 from ..notebook.tables import query
 from .text import PARTS
 
@@ -57,6 +58,16 @@ def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> panda
             rows.append((f"lease {lease:g} s", lease, poll_seconds, workflow, row["worker"], token, *map(float, parts)))
     columns = ["label", "lease_seconds", "poll_seconds", "workflow", "worker", "token", *PARTS]
     return pandas.DataFrame(rows, columns=columns)
+
+
+def measured_recoveries() -> pandas.DataFrame:
+    """The recoveries that were measured once, for `recovery_latency(own, measured=...)`: see data/README.md.
+
+    Raises BadRequestFile if data/recoveries.csv cannot be found.
+    """
+    import pandas
+
+    return pandas.read_csv(data_file("recoveries.csv"))
 
 
 def effects_frame(engine: Engine) -> pandas.DataFrame:

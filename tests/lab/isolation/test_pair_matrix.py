@@ -189,9 +189,10 @@ def test_the_text_has_a_line_and_a_column_for_each_transaction_and_no_seconds(qu
 def test_the_picture_says_every_cell_and_marks_only_differences(url: str, quick: PairMatrix) -> None:
     picture = quick._repr_html_()
     assert picture.count('" title="') == len(TRANSACTIONS) ** 2
-    assert "</b></td>" not in picture
+    assert "background:#1f2328" not in picture
     broken = pair_matrix(engine_class(["claim_without_lock"]), Database(url), ["ready"])
-    cell = r'title="claim held, claim started: 2 pairs, waited, 0 known differences, 2 differences"[^>]*><b>2</b></td>'
-    assert re.search(cell, broken._repr_html_())
+    cell = r'title="claim held, claim started: 2 pairs, waited, 0 known differences, 2 differences"[^>]*>'
+    cell += "●<br><span[^>]*>0 of 2</span></td>"
+    assert re.search(cell, broken._repr_html_()) and "background:#1f2328" in broken._repr_html_()
     assert "A claim may never wait. The second got Claim(worker_id='C', fence_token=1" in str(broken)
     assert " id=" not in picture

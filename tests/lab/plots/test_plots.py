@@ -22,8 +22,8 @@ from agentflow.lab.crashes.soak import soak
 from agentflow.lab.pictures.saved import saved
 from agentflow.lab.pictures.svg import SENTINELS, Picture
 from agentflow.lab.plots import plots
-from agentflow.lab.plots.frames import effects_frame, recoveries_frame, work_frame
-from agentflow.lab.plots.measured import LEASES, RECOVERIES, measured_recoveries
+from agentflow.lab.plots.frames import effects_frame, measured_recoveries, recoveries_frame, work_frame
+from tests.bench.recoveries import LEASES, RECOVERIES
 from tests.conftest import drop, rows
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,4 +1,4 @@
-"""Measures the recoveries of data/recoveries.csv: `python -m agentflow.lab.plots.measured data/recoveries.csv`.
+"""Measures the recoveries of data/recoveries.csv: `python -m tests.bench.recoveries data/recoveries.csv`.
 
 For each lease a soak of its own with two worker processes, which really die by SIGKILL, at the same seeded boundaries.
 """
@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..crashes.soak import soak
-from ..laboratory.laboratory import data_file, fresh_laboratory, support_requests
-from .frames import recoveries_frame
+from agentflow.lab.crashes.soak import soak
+from agentflow.lab.laboratory.laboratory import fresh_laboratory, support_requests
+from agentflow.lab.plots.frames import recoveries_frame
 
 if TYPE_CHECKING:
     import pandas
 
-FILE = "recoveries.csv"
 LEASES = (0.5, 1.0, 2.0, 3.0, 5.0)
 RECOVERIES = 20
 
@@ -41,16 +40,6 @@ def measure(leases: Sequence[float] = LEASES, recoveries: int = RECOVERIES, *, s
     finally:
         engine.close()
     return pandas.concat(found).drop(columns=["workflow", "worker", "token"])
-
-
-def measured_recoveries() -> pandas.DataFrame:
-    """The recoveries that were measured once, for `recovery_latency(own, measured=...)`: see data/README.md.
-
-    Raises BadRequestFile if data/recoveries.csv cannot be found.
-    """
-    import pandas
-
-    return pandas.read_csv(data_file(FILE))
 
 
 if __name__ == "__main__":
