@@ -87,7 +87,7 @@ def test_a_terminal_obeys_nothing_that_came_from_a_file_a_row_or_an_option(
     engine.create_workflow("x", workflow_id=workflow_id)
     assert "\\u009b2J" in printed(shell, "check", "--json")
     told = json.loads(shell.run("check", "--json").stdout)
-    assert [mistake["row"] for mistake in told["mistakes"]] == [workflow_id]  # JSON keeps its meaning
+    assert [mistake["row"] for mistake in told["unfinished"]] == [workflow_id]  # JSON keeps its meaning
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,10 @@ def _mourn(engine: Engine, channel: Connection) -> None:
         for held in query(
             engine, "SELECT id, fence_token FROM workflows WHERE lease_owner = :name", name=told["worker_id"]
         ):
-            engine.record_fault(held["id"], FAULTS["kill"].event, worker=told["worker_id"], token=held["fence_token"])
+            kill = FAULTS["kill"]
+            engine.record_fault(
+                held["id"], kill.event, worker=told["worker_id"], token=held["fence_token"], signal=kill.signalled[0]
+            )
 
 
 def _api(channel: Connection) -> Api:

@@ -24,7 +24,8 @@ if (room && !room.dataset.ready) {
     if (picture && !picture.dataset.seen) { picture.dataset.seen = 'yes'; new MutationObserver(redrawn).observe(picture, {childList: true, subtree: true}); new ResizeObserver(redrawn).observe(picture); }
     if (last && document.activeElement === document.body && !room.contains(document.activeElement)) room.focus({preventScroll: true});
   };
-  const marks = () => q('.af-tl .ev');
+  const place = (mark) => Number(mark.querySelector('.hit').getAttribute('x'));  // what is faint stands first in the picture
+  const marks = () => q('.af-tl .ev').sort((one, other) => place(one) - place(other));
   const label = (mark) => mark && mark.dataset.n;
   const markAt = (event) => event.target.closest && event.target.closest('.af-tl .ev');
   const rove = (mark) => { marks().forEach(m => m.setAttribute('tabindex', m === mark ? '0' : '-1')); };
@@ -71,6 +72,7 @@ if (room && !room.dataset.ready) {
     waiting = more ? waiting + more : 0;
     clearTimeout(clock);
     const say = room.querySelector('.af-say');
+    if (!say) return;  // the page is being left
     if (!waiting) { say.removeAttribute('data-waiting'); return; }
     clock = setTimeout(() => { say.dataset.waiting = `the kernel is busy; waiting: ${waiting} click${waiting > 1 ? 's' : ''}`; }, 400);
   };
