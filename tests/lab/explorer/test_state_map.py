@@ -79,7 +79,7 @@ def test_harms_that_are_not_drawn_are_counted(harmful: Exploration, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "line, why",
+    ("line", "why"),
     [
         ("A*2 A! A+ A*2 A! B*", "after 4 moves, at `A!`: the bound of crashes is 1."),
         ("A*3 A/", "after 3 moves, at `A/`: the bound of lost replies is 0."),
