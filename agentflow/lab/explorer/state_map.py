@@ -142,7 +142,7 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
         if line.setting != setting:
             raise BadSchedule(f"`{line}` belongs to another setting; this map shows `{setting}`. Nothing was drawn.")
     here = StateMap(graph)
-    parts, said = [*(_singly(here) if here.singly else _by_level(here)), *_axis(here)], []
+    parts, said, on_top = [*(_singly(here) if here.singly else _by_level(here)), *_axis(here)], [], ""
     if here.harms:
         parts += [_harm(here, n) for n in range(len(here.shown))][::-1]
         way, first = here.way(len(here.gap)), here.harms[0]
@@ -150,7 +150,7 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
         x, y = here.at(len(here.gap))
         after = counted(len(way), "move")
         said.append(f"The nearest harm comes after {after} (dashed): {Schedule(moves=tuple(way))}.")
-        parts.append(f'<text class="b h e" x="{num(x - 12)}" y="{num(y - 8)}">harm after {after}</text>')
+        on_top = f'<text class="b h e" x="{num(x - 12)}" y="{num(y - 8)}">harm after {after}</text>'
         if len(here.shown) < len(here.harms):
             said.append(
                 f"Of {len(here.harms):,} harms the nearest {len(here.shown):,} are drawn.".replace(
@@ -162,6 +162,7 @@ def draw_map(graph: Graph, what: str, schedules: Sequence[str | Schedule], setti
         parts.append(_drawn(here, walked, list(HUES.values())[number % len(HUES)], ""))
         comes = counted(len(set(walked)), "of these states", "of these states")
         said.append(f"Your schedule `{line}` comes to {comes}. {left}".strip())
+    parts.append(on_top)  # no line crosses it
     label, high = _counted(here, what), TOP + HIGH + 74
     parts.append(f'<text class="b" x="16" y="22" font-size="15">{escaped(what)}</text>')
     below = [row for one in said for row in wrap(one, 150, max_lines=4)]
