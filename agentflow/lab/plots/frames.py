@@ -61,7 +61,7 @@ def recoveries_frame(engine: Engine, poll_seconds: float | None = None) -> panda
 
 
 def measured_recoveries() -> pandas.DataFrame:
-    """The recoveries that were measured once, for `recovery_latency(own, measured=...)`: see data/README.md.
+    """The recoveries that were measured once, for `recovery_latency(measured, own=...)`: see data/README.md.
 
     Raises BadRequestFile if data/recoveries.csv cannot be found.
     """
