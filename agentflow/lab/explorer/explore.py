@@ -291,6 +291,8 @@ def _unlike(world: World, expect: str) -> str:
         did += f": {brief(why.rstrip('. '), 300)}{brief(line, 100)}"
     if row["status"] == "failed":
         fix = 'Fix it; or, if it is meant to fail, say expect="failed" (in a terminal: --expect failed)'
+    if row["status"] == "ready" and any(one.first is None for one in world.own.tools):
+        fix += "; or give your tool snapshot() and restore(), so that it is really asked again (without them it raises the same)"
     given = f"It was given {brief(row['input'], 80)}" + "".join(
         f", and event {brief(name, 40)!r} brought {json.dumps(payload)}" for name, payload in world.events[:3]
     )

@@ -259,6 +259,7 @@ def test_a_tool_whose_answer_never_comes_certifies_nothing_and_says_why(explored
         not found.ok
         and "request-1 is never done, whoever works on it: ConnectionError: the provider is" in found.problem
     )
+    assert "give your tool snapshot() and restore(), so that it is really asked again" in found.problem
 
 
 # -- what acts unseen --------------------------------------------------------------------------------------------------
