@@ -23,7 +23,7 @@ from psycopg.rows import DictRow
 from psycopg.sql import Literal
 
 from ...database import Database
-from ...driver_errors import translate
+from ...driver_errors import named, translate
 from ...errors import DatabaseAway
 from ...statements import Statement
 from ..verify.snapshot import Rows, rows_from, rows_sql
@@ -240,7 +240,8 @@ class AnswerCache:
             answer = cursor.execute(text, params, prepare=True).fetchall()
             after = replace(self._rows_now(), tools=self._rows[number].tools)
         except psycopg.Error as error:
-            trouble = translate(error, self._connection, name, where=self.database.where, schema=self.database.schema)
+            said, where = named(name, params), self.database.where
+            trouble = translate(error, self._connection, said, where=where, schema=self.database.schema)
             if isinstance(trouble, DatabaseAway):
                 raise trouble from error
             return StatementResult(number, self._rows[number], trouble, f"{type(trouble).__name__}: {trouble}")

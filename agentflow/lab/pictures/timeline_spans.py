@@ -193,7 +193,8 @@ def lease_labels(s: Strip) -> None:
         free = s.taken.get(row, -1e9) + 5
         said = f"token {lease.token}" if free > x else f"{lease_of(lease.seconds)} · token {lease.token}"
         x = max(x, free)
-        if s.fits(row, x, x + width(said)):  # also where the picture does not reach yet: lines leave it out from the first on
+        # also where the picture does not reach yet: lines leave it out from the first on
+        if s.fits(row, x, x + width(said)):
             s.leases.append((x, y, said))
 
 
